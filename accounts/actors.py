@@ -1,0 +1,31 @@
+"""Who acts: a signed-in user, an operating-system user at the command line, or a part of the application."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Actor:
+    """`label` outlives the account: it is what the audit keeps. `user_id` is None for commands and processes."""
+
+    label: str
+    user_id: int | None = None
+    address: str = ""
+    request_id: str = ""
+
+
+def actor_of_request(request) -> Actor:
+    return Actor(
+        label=request.user.get_username(),
+        user_id=request.user.pk,
+        address=request.META.get("REMOTE_ADDR") or "",
+    )
+
+
+def local_actor(os_user: str) -> Actor:
+    """Someone at the command line of the application's own machine."""
+    return Actor(label=f"local:{os_user}")
+
+
+def system_actor(process: str) -> Actor:
+    """The application itself: worker, watcher, beat."""
+    return Actor(label=f"system:{process}")

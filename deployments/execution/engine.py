@@ -1,0 +1,141 @@
+"""Carries out a stored plan. It never plans again: what the plan presupposes is checked, and if it does not hold, it stops."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from deployments.execution.clock import Clock
+from deployments.execution.limits import Limits
+from deployments.execution.listener import Listener
+from deployments.execution.outcomes import Cancelled, Done, Failed, Outcome, PreconditionFailed
+from deployments.execution.session import Session
+from deployments.execution.start import Resume, StartOne, stop_launch
+from hosts.agent_session import AgentRefused
+
+Intent = Mapping[str, Any]
+
+
+class Engine:
+    """One run of one plan on one host."""
+
+    def __init__(
+        self,
+        *,
+        session: Session,
+        intent: Intent,
+        preconditions: Sequence[Mapping[str, Any]],
+        fence: Mapping[str, Any],
+        listener: Listener,
+        clock: Clock,
+        limits: Limits,
+        secrets_of: Callable[[Mapping[str, Any]], Mapping[str, str]],
+        resume_of: Callable[[str], Resume],
+    ) -> None:
+        self.session = session
+        self.intent = intent
+        self.preconditions = preconditions
+        self.fence = fence
+        self.listener = listener
+        self.clock = clock
+        self.limits = limits
+        self.secrets_of = secrets_of
+        self.resume_of = resume_of
+
+    def run(self) -> Outcome:
+        """Stops first, then starts in the plan's order. One failed instance does not keep the others from starting."""
+        broken = self.check_host()
+        if broken is not None:
+            return broken
+        outcome = self.run_stops()
+        if not isinstance(outcome, Done):
+            return outcome
+        return self.run_starts()
+
+    def check_host(self) -> PreconditionFailed | None:
+        """The machine is the one the plan was made for."""
+        wanted = self.intent["host"]["machine_id"]
+        if self.session.machine_id == wanted:
+            return None
+        return PreconditionFailed(
+            code="MACHINE_CHANGED",
+            message="Another machine answers at this host's address than the plan was made for.",
+            next_step="Check the address of the host; nothing was done.",
+            wanted=wanted,
+            found=self.session.machine_id,
+        )
+
+    def run_stops(self) -> Outcome:
+        for stop in self.intent["stops"]:
+            if self.listener.cancelled():
+                return Cancelled()
+            outcome = self.stop_one(stop["launch_id"])
+            if not isinstance(outcome, Done):
+                return outcome
+        return Done()
+
+    def stop_one(self, launch_id: str) -> Outcome:
+        self.listener.stopping(launch_id)
+        try:
+            report = self.remove(launch_id)
+        except AgentRefused as refusal:
+            if refusal.code != "LAUNCH_UNKNOWN":
+                return Failed(refusal.code, refusal.message, refusal.next_step, refusal.numbers)
+            # The host rebooted or lost its state: nothing of this launch can live there.
+            report = {"already_gone": True, "signals": [], "survivors": []}
+        self.listener.stopped(launch_id, report)
+        return Done(report)
+
+    def remove(self, launch_id: str) -> Mapping[str, Any]:
+        if self.intent["kind"] != "sweep":
+            return stop_launch(self.session, launch_id, fence=self.fence, limits=self.limits, reason="stop")
+        report = self.session.request(
+            "sweep",
+            {"preview": False, "launches": [launch_id]},
+            fence=self.fence,
+            timeout=self.limits.stop_grace * 2 + 30,
+        )
+        for refused in report["refused"]:
+            raise AgentRefused(
+                code=refused["code"], message=refused["message"], next_step="Look at its processes on the page."
+            )
+        return report["swept"][0]
+
+    def run_starts(self) -> Outcome:
+        launches = {launch["launch_id"]: launch for launch in self.intent["launches"]}
+        failures: list[Failed] = []
+        for step in self.intent["order"]:
+            for launch_id in step:
+                if launch_id not in launches:
+                    continue
+                if self.listener.cancelled():
+                    return Cancelled()
+                outcome = self.start_one(launches[launch_id])
+                if isinstance(outcome, PreconditionFailed | Cancelled):
+                    return outcome
+                if isinstance(outcome, Failed):
+                    failures.append(outcome)
+        return self.sum_up(failures, total=len(launches))
+
+    def start_one(self, launch: Mapping[str, Any]) -> Outcome:
+        return StartOne(
+            session=self.session,
+            launch=launch,
+            fence=self.fence,
+            secrets=self.secrets_of(launch),
+            listener=self.listener,
+            clock=self.clock,
+            limits=self.limits,
+            resume=self.resume_of(launch["launch_id"]),
+        ).run()
+
+    def sum_up(self, failures: Sequence[Failed], *, total: int) -> Outcome:
+        if not failures:
+            return Done({"started": total})
+        first = failures[0]
+        if total == 1:
+            return first
+        return Failed(
+            first.code,
+            f"{total - len(failures)} of {total} instances serve. The first failure: {first.message}",
+            first.next_step,
+            {"failed": len(failures), "total": total},
+        )

@@ -1,0 +1,43 @@
+"""What the engine tells, and asks, whoever runs it."""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from deployments.planning.failure import Cause
+from deployments.planning.phases import Progress
+from deployments.planning.readiness import Verdict
+
+
+class Listener(Protocol):
+    """The engine's counterpart: the worker writes rows, tests keep lists."""
+
+    def launching(self, launch_id: str) -> None:
+        """Before the host is asked to start it."""
+
+    def launched(self, launch_id: str, started: Mapping[str, Any]) -> None:
+        """The host answered: pid, start time, session id, boot id, log path."""
+
+    def log(self, launch_id: str, *, offset: int, next_offset: int, text: str) -> None:
+        """A piece of the log: whole lines, bytes offset…next_offset of the file."""
+
+    def progress(self, launch_id: str, progress: Progress, *, offset: int) -> None:
+        """The log told a new phase."""
+
+    def verified(
+        self, launch_id: str, verdict: Verdict, probe: Mapping[str, Any], status: Mapping[str, Any]
+    ) -> None:
+        """What the verification saw."""
+
+    def failed(self, launch_id: str, cause: Cause, status: Mapping[str, Any]) -> None:
+        """The instance failed: code, sentence, next step, evidence, exit."""
+
+    def stopping(self, launch_id: str) -> None: ...
+
+    def stopped(self, launch_id: str, report: Mapping[str, Any]) -> None: ...
+
+    def cancelled(self) -> bool:
+        """Has somebody asked to stop? Also renews whatever lease there is; raises LeaseLost when it is gone."""
+
+
+class LeaseLost(Exception):
+    """Another worker owns the run now: leave at once and touch nothing."""

@@ -1,0 +1,244 @@
+"""Starting one instance: ask the host, follow its log to the end of the start, and let it prove that it serves."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from deployments.execution.clock import Clock
+from deployments.execution.limits import Limits
+from deployments.execution.listener import Listener
+from deployments.execution.outcomes import Cancelled, Done, Failed, Outcome, PreconditionFailed
+from deployments.execution.session import Session
+from deployments.planning.failure import Cause, explain_failure
+from deployments.planning.phases import Progress, advance
+from deployments.planning.readiness import NotReady, Verdict, expectation_of, judge_readiness
+from hosts.agent_session import AgentRefused
+
+# Refusals of the agent that mean: what the plan presupposes does not hold any more.
+PRECONDITIONS = frozenset(
+    {
+        "PORT_TAKEN",
+        "SLOT_BUSY",
+        "EXECUTABLE_MISSING",
+        "MODEL_MISSING",
+        "DISK_FULL",
+        "LOGOUT_KILLS",
+        "PATH_OUTSIDE_ROOTS",
+        "STATE_ROOT_NOT_LOCAL",
+        "STATE_ROOT_NOT_OURS",
+    }
+)
+MOST_LOG_FOR_CAUSE = 2 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Where an earlier worker had got to: bytes of the log read, and what they told."""
+
+    offset: int = 0
+    progress: Progress = Progress()
+
+
+class StartOne:
+    """One launch of a plan. Idempotent on the host by its launch id: begun again, it adopts what runs."""
+
+    def __init__(
+        self,
+        *,
+        session: Session,
+        launch: Mapping[str, Any],
+        fence: Mapping[str, Any],
+        secrets: Mapping[str, str],
+        listener: Listener,
+        clock: Clock,
+        limits: Limits,
+        resume: Resume,
+    ) -> None:
+        self.session = session
+        self.launch = launch
+        self.id: str = launch["launch_id"]
+        self.fence = fence
+        self.secrets = secrets
+        self.listener = listener
+        self.clock = clock
+        self.limits = limits
+        self.offset = resume.offset
+        self.progress = resume.progress
+
+    def run(self) -> Outcome:
+        refused = self.ask_to_launch()
+        if refused is not None:
+            return refused
+        ended = None if self.progress.listening else self.follow_log()
+        if ended is not None:
+            return ended
+        return self.verify()
+
+    def ask_to_launch(self) -> Outcome | None:
+        self.listener.launching(self.id)
+        try:
+            started = self.session.request("launch", self.launch_args(), fence=self.fence, timeout=self.limits.launch)
+        except AgentRefused as refusal:
+            if refusal.code == "LAUNCH_CLOSED":
+                # It ran and ended while nobody looked: its log says why.
+                return self.fail_from_log()
+            return self.refused(refusal)
+        self.listener.launched(self.id, started)
+        return None
+
+    def launch_args(self) -> dict[str, Any]:
+        return {
+            "launch_id": self.id,
+            "instance": self.launch["instance"]["name"],
+            "slot": self.launch["slot_key"],
+            "argv": list(self.launch["argv"]),
+            "env": dict(self.launch["env"]),
+            "secret_env": dict(self.secrets),
+            "cwd": None,
+            "address": self.launch["address"],
+            "port": self.launch["port"],
+            "devices": list(self.launch["devices"]),
+            "model_path": self.launch["model_path"],
+            "min_free_disk": 256 * 1024 * 1024,
+        }
+
+    def refused(self, refusal: AgentRefused) -> Outcome:
+        if refusal.code in PRECONDITIONS:
+            return PreconditionFailed(
+                code=refusal.code,
+                message=refusal.message,
+                next_step=refusal.next_step,
+                wanted=str(refusal.numbers.get("wanted", self.wanted(refusal.code))),
+                found=str(refusal.numbers.get("found", refusal.message)),
+            )
+        return Failed(refusal.code, refusal.message, refusal.next_step, refusal.numbers)
+
+    def wanted(self, code: str) -> str:
+        return {
+            "PORT_TAKEN": f"port {self.launch['port']} free",
+            "MODEL_MISSING": str(self.launch["model_path"]),
+            "EXECUTABLE_MISSING": str(self.launch["executable"]),
+        }.get(code, "as planned")
+
+    def follow_log(self) -> Outcome | None:
+        """Read until the server listens (None), or tell how the start ended instead."""
+        began = last_line = self.clock.monotonic()
+        stream = self.session.stream("tail", {"launch_id": self.id, "offset": self.offset, "follow": True})
+        for event in stream.ticks(self.limits.tick):
+            now = self.clock.monotonic()
+            if self.listener.cancelled():
+                stream.cancel()
+                return self.give_up()
+            if event is not None:
+                last_line = now
+                self.take(event)
+            if self.progress.listening:
+                stream.cancel()
+                return None
+            if now - began > self.limits.start or now - last_line > self.limits.quiet:
+                stream.cancel()
+                return self.time_out(began=began, now=now)
+        return self.fail_from_log()
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        """One piece of the log: kept, and read for phases."""
+        text: str = event["text"]
+        self.listener.log(self.id, offset=event["offset"], next_offset=event["next"], text=text)
+        self.offset = event["next"]
+        before = self.progress
+        for line in text.split("\n"):
+            if line:
+                self.progress = advance(self.progress, line)
+        if replace(before, lines=0) != replace(self.progress, lines=0):
+            self.listener.progress(self.id, self.progress, offset=self.offset)
+
+    def verify(self) -> Outcome:
+        """Ask the model itself; a port that answers is no proof."""
+        probe, verdict = self.probe_once()
+        for _ in range(self.limits.probe_attempts - 1):
+            if not isinstance(verdict, NotReady) or self.listener.cancelled():
+                break
+            self.clock.sleep(self.limits.probe_pause)
+            probe, verdict = self.probe_once()
+        status = self.session.request("status", {"launch_id": self.id}, timeout=self.limits.launch)
+        if status["state"] != "running":
+            return self.fail_from_log()
+        self.listener.verified(self.id, verdict, probe, status)
+        if isinstance(verdict, NotReady):
+            return Failed(verdict.code, verdict.sentence, "Read its log, then stop it or verify it again.")
+        return Done({"verdict": verdict.code})
+
+    def probe_once(self) -> tuple[Mapping[str, Any], Verdict]:
+        probe = self.session.request(
+            "probe",
+            {
+                "address": self.launch["address"],
+                "port": self.launch["port"],
+                "served_name": self.launch["served_name"],
+                "task": self.launch["task"],
+                "deadline_s": self.limits.probe,
+                "api_key": self.secrets.get("VLLM_API_KEY"),
+            },
+            timeout=self.limits.probe * 2,
+        )
+        return probe, judge_readiness(
+            probe=probe, expected=expectation_of(self.launch), progress=self.progress, process_alive=True
+        )
+
+    def fail_from_log(self) -> Outcome:
+        """The process is gone: why, from its own log and exit."""
+        status = self.session.request("status", {"launch_id": self.id}, timeout=self.limits.launch)
+        cause = self.explain(status)
+        self.listener.failed(self.id, cause, status)
+        return Failed(cause.code, cause.sentence, cause.next_step, {"evidence": cause.evidence_line})
+
+    def explain(self, status: Mapping[str, Any]) -> Cause:
+        lines: list[str] = []
+        stream = self.session.stream(
+            "tail", {"launch_id": self.id, "offset": 0, "follow": False, "max_bytes": MOST_LOG_FOR_CAUSE}
+        )
+        for event in stream.ticks(self.limits.launch):
+            if event is not None:
+                if event["offset"] >= self.offset:
+                    self.listener.log(self.id, offset=event["offset"], next_offset=event["next"], text=event["text"])
+                lines.extend(event["text"].splitlines())
+        return explain_failure(lines=lines, exit_code=status.get("exit_code"), exit_signal=status.get("exit_signal"))
+
+    def time_out(self, *, began: float, now: float) -> Outcome:
+        """Over a deadline of ours: stopped, with the phase it hung in."""
+        cause = Cause(
+            code="START_TIMED_OUT",
+            sentence=f"Not ready after {now - began:.0f} s; the last phase was: {self.progress.label}.",
+            next_step="Read the last lines of its log. Where the phase is legitimately slow, raise the deadline.",
+            evidence_line=None,
+            line_number=None,
+        )
+        self.stop()
+        status = self.session.request("status", {"launch_id": self.id}, timeout=self.limits.launch)
+        self.listener.failed(self.id, cause, status)
+        return Failed(cause.code, cause.sentence, cause.next_step)
+
+    def give_up(self) -> Outcome:
+        self.listener.stopping(self.id)
+        self.listener.stopped(self.id, self.stop())
+        return Cancelled()
+
+    def stop(self) -> Mapping[str, Any]:
+        return stop_launch(self.session, self.id, fence=self.fence, limits=self.limits, reason="start given up")
+
+
+def stop_launch(
+    session: Session, launch_id: str, *, fence: Mapping[str, Any], limits: Limits, reason: str
+) -> Mapping[str, Any]:
+    """End everything of the launch. Errors: AgentRefused STILL_ALIVE when something does not die."""
+    return session.request(
+        "stop",
+        {
+            "launch_id": launch_id,
+            "grace_s": limits.stop_grace,
+            "second_term_s": limits.second_term,
+            "reason": reason,
+        },
+        fence=fence,
+        timeout=limits.stop_grace * 2 + 30,
+    )

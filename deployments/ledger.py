@@ -1,0 +1,65 @@
+"""Who holds what: bytes of devices and ports of hosts, from the plan until the launch has ended."""
+
+from datetime import datetime
+
+from django.db.models import QuerySet, Sum
+
+from deployments.models import Deployment, Launch, PortReservation, Reservation
+from deployments.planning.plan import RunningInstance, Taken
+from deployments.planning.states import LAUNCH_TERMINAL
+from hosts.models import Host
+
+
+def lock_host(host: Host) -> None:
+    """Serialise planners of one host until the transaction ends."""
+    Host.objects.select_for_update().get(pk=host.pk)
+
+
+def live_launches(deployment: Deployment) -> QuerySet[Launch]:
+    """Launches that hold something on their host, those planned but not started included."""
+    return (
+        Launch.objects.filter(deployment=deployment)
+        .exclude(state__in=[state.value for state in LAUNCH_TERMINAL])
+        .select_related("host", "instance", "revision", "revision__deployment")
+    )
+
+
+def taken(host: Host, deployment: Deployment) -> Taken:
+    """What the ledgers say is spoken for on this host."""
+    reserved = (
+        Reservation.objects.filter(device__host=host, until__isnull=True)
+        .values_list("device__uuid")
+        .annotate(held=Sum("bytes"))
+    )
+    ports = PortReservation.objects.filter(host=host, until__isnull=True).values_list("port", flat=True)
+    return Taken(
+        ports=frozenset(ports),
+        reserved=dict(reserved),
+        instances=tuple(running_instance(launch) for launch in live_launches(deployment).filter(host=host)),
+    )
+
+
+def running_instance(launch: Launch) -> RunningInstance:
+    held = launch.reservations.filter(until__isnull=True).values_list("device__uuid", "bytes")
+    return RunningInstance(
+        launch_id=str(launch.pk),
+        instance=launch.instance.name,
+        slot=launch.instance.slot,
+        slot_key=slot_key(launch),
+        devices=tuple(launch.ranks.values_list("device__uuid", flat=True)),
+        port=launch.port,
+        address=launch.address,
+        reserved=dict(held),
+        revision_number=launch.revision.number,
+    )
+
+
+def slot_key(launch: Launch) -> str:
+    """The name under which the host allows one live launch (as the plan wrote it)."""
+    return f"{launch.deployment_id}-{launch.instance.slot}"
+
+
+def release(launch: Launch, *, now: datetime) -> None:
+    """The launch ended: what it held is free."""
+    launch.reservations.filter(until__isnull=True).update(until=now)
+    launch.ports.filter(until__isnull=True).update(until=now)

@@ -1,0 +1,237 @@
+"""What the engine tells is written down here, move by move, while it happens."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from accounts.actors import system_actor
+from audit.record import record
+from deployments import ledger
+from deployments.execution.start import Resume
+from deployments.log_store import append_log
+from deployments.models import Launch, Run, RunStep
+from deployments.planning.failure import Cause
+from deployments.planning.phases import Phase, Progress
+from deployments.planning.readiness import NotReady, Ready, Unverified, Verdict
+from deployments.planning.states import LaunchState
+from deployments.transitions import move_launch
+from hosts.connections import open_secret
+from hosts.live import announce
+
+WORKER = system_actor("worker")
+LEASE_EVERY_SECONDS = 5
+
+
+class WorkerListener:
+    """The engine's counterpart in the worker."""
+
+    def __init__(self, *, run: Run, renew_lease: Callable[[], None]) -> None:
+        self.run = run
+        self.renew_lease = renew_lease
+        self.renewed_at = None
+
+    def launching(self, launch_id: str) -> None:
+        now = timezone.now()
+        launch = self.launch(launch_id)
+        self.begin_step("launch", launch.instance.name, launch_id)
+        with transaction.atomic():
+            moved = move_launch(
+                launch, to=LaunchState.LAUNCHING, actor=WORKER.label, now=now, attempt=self.run.attempt
+            )
+            if moved:
+                record(actor=WORKER, action="launch.start", subject=launch, after={"run": self.run.pk})
+
+    def launched(self, launch_id: str, started: Mapping[str, Any]) -> None:
+        now = timezone.now()
+        launch = self.launch(launch_id)
+        move_launch(
+            launch,
+            to=LaunchState.STARTING,
+            actor=WORKER.label,
+            now=now,
+            boot_id=started["boot_id"],
+            pid=started["pid"],
+            start_time=started["start_time"],
+            sid=started["sid"],
+            log_path=started["log_path"],
+            launched_at=now,
+        )
+        self.end_step("launch", launch_id, detail={"pid": started["pid"], "adopted": started["adopted"]})
+        self.begin_step("follow_start", launch.instance.name, launch_id)
+
+    def log(self, launch_id: str, *, offset: int, next_offset: int, text: str) -> None:
+        append_log(launch_id=launch_id, offset=offset, next_offset=next_offset, text=text, now=timezone.now())
+
+    def progress(self, launch_id: str, progress: Progress, *, offset: int) -> None:
+        with transaction.atomic():
+            Launch.objects.filter(pk=launch_id).update(
+                phase=progress.phase.value, progress=progress_row(progress, offset=offset)
+            )
+            announce(f"launch.{launch_id}", f"run.{self.run.pk}", f"deployment.{self.run.deployment_id}")
+
+    def verified(
+        self, launch_id: str, verdict: Verdict, probe: Mapping[str, Any], status: Mapping[str, Any]
+    ) -> None:
+        now = timezone.now()
+        launch = self.launch(launch_id)
+        self.end_step("follow_start", launch_id)
+        self.begin_step("verify", launch.instance.name, launch_id)
+        row = verdict_row(verdict, probe, at=now.isoformat())
+        move_launch(
+            launch,
+            to=state_of(verdict),
+            actor=WORKER.label,
+            now=now,
+            reason={"code": verdict.code, "sentence": verdict.sentence},
+            verdict=row,
+            ready_at=now if isinstance(verdict, Ready) else None,
+            processes=status.get("processes", []),
+            observed_at=now,
+        )
+        self.end_step("verify", launch_id, state="failed" if isinstance(verdict, NotReady) else "done", detail={"code": verdict.code})
+
+    def failed(self, launch_id: str, cause: Cause, status: Mapping[str, Any]) -> None:
+        now = timezone.now()
+        launch = self.launch(launch_id)
+        with transaction.atomic():
+            record_failure(launch, cause=cause, status=status, now=now)
+            for name in ("launch", "follow_start", "verify"):
+                self.end_step(name, launch_id, state="failed", detail={"code": cause.code})
+
+    def stopping(self, launch_id: str) -> None:
+        now = timezone.now()
+        launch = self.launch(launch_id)
+        self.begin_step("stop", launch.instance.name, launch_id)
+        with transaction.atomic():
+            if move_launch(launch, to=LaunchState.STOPPING, actor=WORKER.label, now=now):
+                record(actor=WORKER, action="launch.stop", subject=launch, after={"run": self.run.pk})
+
+    def stopped(self, launch_id: str, report: Mapping[str, Any]) -> None:
+        now = timezone.now()
+        launch = self.launch(launch_id)
+        with transaction.atomic():
+            move_launch(
+                launch,
+                to=LaunchState.STOPPED,
+                actor=WORKER.label,
+                now=now,
+                ended_at=now,
+                exit_code=report.get("exit_code"),
+                processes=[],
+                observed_at=now,
+            )
+            ledger.release(launch, now=now)
+        self.end_step("stop", launch_id, detail={"signals": report.get("signals", report.get("killed", []))})
+
+    def cancelled(self) -> bool:
+        """Renews the lease now and then, and asks the row whether somebody wants the end."""
+        now = timezone.now()
+        if self.renewed_at is None or (now - self.renewed_at).total_seconds() > LEASE_EVERY_SECONDS:
+            self.renew_lease()
+            self.renewed_at = now
+        return Run.objects.filter(pk=self.run.pk, cancel_asked_at__isnull=False).exists()
+
+    def launch(self, launch_id: str) -> Launch:
+        return Launch.objects.select_related("instance", "environment").get(pk=launch_id)
+
+    def begin_step(self, name: str, subject: str, launch_id: str) -> None:
+        with transaction.atomic():
+            step = RunStep.objects.filter(run=self.run, name=name, detail__launch_id=launch_id).first()
+            if step is None:
+                RunStep.objects.create(
+                    run=self.run,
+                    position=RunStep.objects.filter(run=self.run).count() + 1,
+                    name=name,
+                    subject=subject,
+                    state="running",
+                    started_at=timezone.now(),
+                    detail={"launch_id": launch_id},
+                )
+            announce(f"run.{self.run.pk}")
+
+    def end_step(self, name: str, launch_id: str, *, state: str = "done", detail: dict | None = None) -> None:
+        with transaction.atomic():
+            for step in RunStep.objects.filter(run=self.run, name=name, state="running", detail__launch_id=launch_id):
+                step.state = state
+                step.ended_at = timezone.now()
+                step.detail = {**step.detail, **(detail or {})}
+                step.save(update_fields=["state", "ended_at", "detail"])
+            announce(f"run.{self.run.pk}")
+
+
+def state_of(verdict: Verdict) -> LaunchState:
+    """A process that lives and does not answer is degraded, not failed: it still holds its memory and must be stopped."""
+    states = {Ready: LaunchState.READY, Unverified: LaunchState.UNVERIFIED}
+    return states.get(type(verdict), LaunchState.DEGRADED)
+
+
+def record_failure(launch: Launch, *, cause: Cause, status: Mapping[str, Any], now) -> bool:
+    """The launch ended unasked: FAILED with its cause. What it held is free only when nothing of it lives."""
+    alive = [process for process in status.get("processes", []) if process["role"] != "supervisor"]
+    moved = move_launch(
+        launch,
+        to=LaunchState.FAILED,
+        actor=WORKER.label,
+        now=now,
+        reason={"code": cause.code, "sentence": cause.sentence},
+        cause=cause_row(cause),
+        exit_code=status.get("exit_code"),
+        exit_signal=status.get("exit_signal"),
+        processes=status.get("processes", []),
+        ended_at=now,
+        observed_at=now,
+    )
+    if moved:
+        record(actor=WORKER, action="launch.failed", subject=launch, after={"code": cause.code})
+        if not alive:
+            ledger.release(launch, now=now)
+    return moved
+
+
+def cause_row(cause: Cause) -> dict[str, Any]:
+    return {
+        "code": str(cause.code),
+        "sentence": cause.sentence,
+        "next_step": cause.next_step,
+        "evidence": cause.evidence_line,
+        "line": cause.line_number,
+    }
+
+
+def verdict_row(verdict: Verdict, probe: Mapping[str, Any], *, at: str) -> dict[str, Any]:
+    return {
+        "code": str(verdict.code),
+        "sentence": verdict.sentence,
+        "next_step": getattr(verdict, "next_step", ""),
+        "numbers": dict(verdict.numbers),
+        "at": at,
+        "probe": {key: probe.get(key) for key in ("health", "models", "answer", "cache_config", "version")},
+    }
+
+
+def progress_row(progress: Progress, *, offset: int) -> dict[str, Any]:
+    return {**asdict(progress), "phase": progress.phase.value, "percent": progress.percent,
+            "label": progress.label, "offset": offset}
+
+
+def resume_point(launch_id: str) -> Resume:
+    """Where the last worker had got to with this launch."""
+    row = Launch.objects.get(pk=launch_id).progress
+    if not row:
+        return Resume()
+    known = {field.name for field in fields(Progress)}
+    values = {key: value for key, value in row.items() if key in known}
+    values["phase"] = Phase(values["phase"])
+    return Resume(offset=row["offset"], progress=Progress(**values))
+
+
+def secrets_for(launch: Mapping[str, Any]) -> dict[str, str]:
+    """The values of the secrets that the plan names, opened at the moment of the start."""
+    environment_id = Launch.objects.values_list("environment_id", flat=True).get(pk=launch["launch_id"])
+    return {
+        secret["variable"]: open_secret(environment_id=environment_id, name=secret["name"])
+        for secret in launch.get("secrets", [])
+    }

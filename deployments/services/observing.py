@@ -1,0 +1,125 @@
+"""What the watcher saw, compared with what is believed; the belief gives way, and every change names its reason."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from django.db import transaction
+
+from accounts.actors import system_actor
+from audit.record import record
+from deployments import ledger
+from deployments.log_store import read_lines
+from deployments.models import Launch, LogStream, Run
+from deployments.planning.failure import Cause, explain_failure
+from deployments.planning.states import LAUNCH_SERVING, RUN_ACTIVE, LaunchState
+from deployments.services.listening import record_failure
+from deployments.transitions import move_launch
+from hosts.live import announce
+from hosts.models import Host
+
+WATCHER = system_actor("watcher")
+LINES_FOR_CAUSE = 20_000
+WATCHED = [LaunchState.READY, LaunchState.DEGRADED, LaunchState.UNVERIFIED, LaunchState.ORPHANED, LaunchState.FAILED]
+View = Mapping[str, Any]
+
+
+def apply_observation(*, host: Host, boot_id: str, views: Sequence[View], controller: str, now: datetime) -> None:
+    """Bring the launches of this host in line with what was seen. Launches of an active run are its worker's business."""
+    seen = {view["launch_id"]: view for view in views if view["controller"] == controller}
+    believed = Launch.objects.filter(host=host, state__in=[state.value for state in WATCHED]).exclude(
+        deployment__runs__in=Run.objects.filter(state__in=[state.value for state in RUN_ACTIVE])
+    )
+    for launch in believed.select_related("instance", "environment"):
+        view = seen.get(str(launch.pk))
+        if view is None:
+            judge_missing(launch, boot_id=boot_id, now=now)
+        else:
+            judge(launch, view, now=now)
+
+
+def judge(launch: Launch, view: View, *, now: datetime) -> None:
+    if view["state"] == "orphaned":
+        found_orphaned(launch, view, now=now)
+    elif view["state"] == "exited" and launch.state in LAUNCH_SERVING:
+        found_exited(launch, view, now=now)
+    elif view["state"] == "exited":
+        found_empty(launch, now=now)
+    note(launch, view, now=now)
+
+
+def note(launch: Launch, view: View, *, now: datetime) -> None:
+    """Keep what was seen: processes and the device memory each launch really holds."""
+    measured: dict[str, int] = {}
+    for process in view["processes"]:
+        for uuid, size in (process.get("device_memory") or {}).items():
+            measured[uuid] = measured.get(uuid, 0) + size
+    with transaction.atomic():
+        Launch.objects.filter(pk=launch.pk).update(
+            processes=view["processes"], observed_at=now, **({"measured": measured} if measured else {})
+        )
+        announce(f"launch.{launch.pk}")
+
+
+def found_orphaned(launch: Launch, view: View, *, now: datetime) -> None:
+    """The API server is gone, others of the launch live on and keep their memory."""
+    left = [process for process in view["processes"] if process["role"] not in ("supervisor", "resource_tracker")]
+    with transaction.atomic():
+        moved = move_launch(
+            launch,
+            to=LaunchState.ORPHANED,
+            actor=WATCHER.label,
+            now=now,
+            reason={
+                "code": "LEADER_GONE",
+                "sentence": f"The API server is gone; {len(left)} of its processes live on and keep their memory.",
+            },
+            exit_code=view.get("exit_code"),
+            exit_signal=view.get("exit_signal"),
+        )
+        if moved:
+            record(actor=WATCHER, action="launch.orphaned", subject=launch, after={"processes": len(left)})
+
+
+def found_exited(launch: Launch, view: View, *, now: datetime) -> None:
+    """It served, and ended unasked: its own log says why (exit code 0 is no excuse)."""
+    record_failure(launch, cause=explain(launch, view), status=view, now=now)
+
+
+def found_empty(launch: Launch, *, now: datetime) -> None:
+    """Nothing of it is left: what it held is free; an orphan that ended by itself is stopped."""
+    ledger.release(launch, now=now)
+    if launch.state == LaunchState.ORPHANED:
+        move_launch(
+            launch,
+            to=LaunchState.STOPPED,
+            actor=WATCHER.label,
+            now=now,
+            reason={"code": "ENDED_BY_ITSELF", "sentence": "Its last processes ended by themselves."},
+            ended_at=now,
+        )
+
+
+def judge_missing(launch: Launch, *, boot_id: str, now: datetime) -> None:
+    """The host does not know the launch: it was started anew, or its state was removed."""
+    ledger.release(launch, now=now)
+    if launch.state not in LAUNCH_SERVING:
+        if launch.state == LaunchState.ORPHANED:
+            found_empty(launch, now=now)
+        return
+    rebooted = bool(launch.boot_id) and launch.boot_id != boot_id
+    cause = Cause(
+        code="HOST_REBOOTED" if rebooted else "LAUNCH_UNKNOWN_ON_HOST",
+        sentence="The host was started anew since this launch." if rebooted else "The host has no record of this launch.",
+        next_step="Start the deployment again." if rebooted else "Look who cleared the agent's state directory there.",
+        evidence_line=None,
+        line_number=None,
+    )
+    record_failure(launch, cause=cause, status={"processes": []}, now=now)
+
+
+def explain(launch: Launch, view: View) -> Cause:
+    stream = LogStream.objects.get(launch=launch)
+    first = max(1, stream.lines - LINES_FOR_CAUSE + 1)
+    lines = [line for _, line in read_lines(stream, first=first, limit=LINES_FOR_CAUSE)]
+    return explain_failure(lines=lines, exit_code=view.get("exit_code"), exit_signal=view.get("exit_signal"))

@@ -1,0 +1,229 @@
+"""Making a plan: decided by the pure planner, then written down with every id, port and byte held for it."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+from django.db import transaction
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from accounts.actors import Actor
+from audit.record import record
+from deployments import ledger
+from deployments.models import (
+    Deployment,
+    Instance,
+    Launch,
+    LogStream,
+    Plan,
+    PortReservation,
+    Rank,
+    Reservation,
+    Revision,
+)
+from deployments.planning import plan as planned
+from deployments.planning.build import build_start_plan, build_stop_plan
+from deployments.planning.refusals import Refusal, RefusalCode, Refused
+from deployments.planning.states import LaunchState
+from deployments.services.revisions import spec_of
+from deployments.transitions import move_launch
+from hosts.facts.model import FactsProblem
+from hosts.facts.parse import parse_facts
+from hosts.live import announce
+from hosts.queries import host_by_name, latest_facts
+
+PLAN_LIFETIME = timedelta(hours=1)
+
+
+def make_start_plan(
+    *, deployment: Deployment, revision: Revision, allow_code_loading: bool, by: Actor, now: datetime
+) -> Plan | Refused:
+    """A stored start plan with its reservations, or every reason why there is none."""
+    spec = spec_of(revision)
+    host = host_by_name(environment_id=deployment.environment_id, name=spec.host)
+    if host is None:
+        return refuse("WRONG_HOST", _("There is no enrolled host named %(name)s here.") % {"name": spec.host},
+                      _("Enrol it, or choose another host in the deployment."))
+    stored = latest_facts(host)
+    facts = parse_facts(stored.body) if stored else None
+    if facts is None or isinstance(facts, FactsProblem):
+        return refuse("FACTS_TOO_OLD", _("No usable facts of %(name)s are known.") % {"name": host.name},
+                      _("Press Refresh on the host's page."))
+    allow = allow_code_loading and not deployment.environment.protected
+    with transaction.atomic():
+        ledger.lock_host(host)
+        drop_open_plans(deployment, now=now, by=by)
+        built = build_start_plan(
+            spec=spec,
+            revision=revision_ref(revision),
+            host=host_ref(host),
+            facts=facts,
+            facts_age_s=max(0, int((now - stored.taken_at).total_seconds())),
+            taken=ledger.taken(host, deployment),
+            ids=lambda: str(uuid4()),
+            allow_code_loading=allow,
+        )
+        if isinstance(built, Refused):
+            return built
+        return keep_plan(built, kind=Plan.Kind.START, deployment=deployment, revision=revision, host=host, by=by, now=now)
+
+
+def make_stop_plan(
+    *, deployment: Deployment, by: Actor, now: datetime, launches: list[Launch] | None = None
+) -> Plan | Refused:
+    """A plan that stops these launches, or all that live."""
+    chosen = ledger.live_launches(deployment) if launches is None else launches
+    return make_removal_plan(Plan.Kind.STOP, deployment=deployment, launches=chosen, by=by, now=now)
+
+
+def make_sweep_plan(*, deployment: Deployment, by: Actor, now: datetime) -> Plan | Refused:
+    """A plan that removes what is left of launches whose leader is gone."""
+    orphaned = ledger.live_launches(deployment).filter(state=LaunchState.ORPHANED)
+    return make_removal_plan(Plan.Kind.SWEEP, deployment=deployment, launches=orphaned, by=by, now=now)
+
+
+def make_removal_plan(kind, *, deployment: Deployment, launches, by: Actor, now: datetime) -> Plan | Refused:
+    rows = [launch for launch in launches if launch.state != LaunchState.PLANNED]
+    if not rows:
+        return refuse("NOTHING_TO_STOP", _("Nothing of %(name)s runs.") % {"name": deployment.name},
+                      _("Reload the page: it may have ended a moment ago."))
+    hosts = {launch.host for launch in rows}
+    if len(hosts) > 1:
+        return refuse("WRONG_HOST", _("These launches lie on several hosts."), _("Stop them host by host."))
+    host = hosts.pop()
+    with transaction.atomic():
+        drop_open_plans(deployment, now=now, by=by)
+        built = build_stop_plan(
+            revision=revision_ref(rows[0].revision),
+            host=host_ref(host),
+            running=tuple(ledger.running_instance(launch) for launch in rows),
+            kind=str(kind.value),
+        )
+        if isinstance(built, Refused):
+            return built
+        return keep_plan(built, kind=kind, deployment=deployment, revision=rows[0].revision, host=host, by=by, now=now)
+
+
+def refuse(code: str, message: str, next_step: str) -> Refused:
+    return Refused(reasons=(Refusal(code=RefusalCode(code), message=message, next_step=next_step),))
+
+
+def revision_ref(revision: Revision) -> planned.RevisionRef:
+    return planned.RevisionRef(
+        id=revision.pk,
+        number=revision.number,
+        digest=revision.digest,
+        deployment_id=revision.deployment_id,
+        deployment_name=revision.deployment.name,
+    )
+
+
+def host_ref(host) -> planned.HostRef:
+    return planned.HostRef(
+        id=host.pk,
+        name=host.name,
+        machine_id=host.machine_id,
+        host_key_fingerprint=host.host_key_fingerprint,
+        model_roots=tuple(host.model_roots),
+        vllm_roots=tuple(host.vllm_roots),
+        state_root=host.state_root or None,
+    )
+
+
+def keep_plan(built: planned.Plan, *, kind, deployment, revision, host, by: Actor, now: datetime) -> Plan:
+    """Write the plan, and hold what it will use. Raises IntegrityError when somebody else took a port just now."""
+    plan = Plan.objects.create(
+        environment_id=deployment.environment_id,
+        deployment=deployment,
+        revision=revision,
+        host=host,
+        kind=kind,
+        intent=built.bytes,
+        digest=built.digest,
+        preconditions=[asdict(condition) for condition in built.preconditions],
+        display={"notes": [asdict(n) for n in built.notes], "memory": [asdict(bar) for bar in built.memory]},
+        author=by.label,
+        created_at=now,
+        expires_at=now + PLAN_LIFETIME,
+    )
+    for launch in built.launches:
+        reserve(plan, launch, now=now)
+    record(
+        actor=by,
+        action="plan.make",
+        subject=deployment,
+        after={"plan": plan.pk, "kind": str(kind.value), "digest": plan.digest, "revision": revision.number},
+    )
+    announce(f"deployment.{deployment.pk}")
+    return plan
+
+
+def reserve(plan: Plan, launch: Mapping[str, Any], *, now: datetime) -> None:
+    """The rows of one planned launch: itself, its ranks, its port, its bytes."""
+    instance, _created = Instance.objects.get_or_create(
+        deployment=plan.deployment,
+        slot=launch["instance"]["slot"],
+        defaults={"name": launch["instance"]["name"]},
+    )
+    row = Launch.objects.create(
+        id=launch["launch_id"],
+        environment_id=plan.environment_id,
+        deployment=plan.deployment,
+        instance=instance,
+        revision=plan.revision,
+        plan=plan,
+        host=plan.host,
+        address=launch["address"],
+        port=launch["port"],
+        served_name=launch["served_name"],
+        argv=list(launch["argv"]),
+        created_at=now,
+    )
+    LogStream.objects.create(launch=row)
+    PortReservation.objects.create(host=plan.host, port=row.port, launch=row, since=now)
+    devices = {device.uuid: device for device in plan.host.devices.filter(uuid__in=launch["devices"])}
+    tensor_parallel = max(1, int(launch.get("tensor_parallel", len(launch["devices"]))))
+    for position, uuid in enumerate(launch["devices"]):
+        Rank.objects.create(
+            launch=row,
+            host=plan.host,
+            device=devices[uuid],
+            pipeline_rank=position // tensor_parallel,
+            tensor_rank=position % tensor_parallel,
+            role="head" if position == 0 else "follower",
+            address=row.address,
+        )
+    for uuid, size in launch["reserved_bytes"].items():
+        Reservation.objects.create(device=devices[uuid], launch=row, bytes=size, since=now)
+
+
+def drop_open_plans(deployment: Deployment, *, by: Actor, now: datetime) -> None:
+    """A new plan replaces the deployment's open one, and what that held is free again."""
+    for plan in Plan.objects.filter(deployment=deployment, state=Plan.State.OPEN):
+        drop_plan(plan=plan, by=by, now=now)
+
+
+@transaction.atomic
+def drop_plan(*, plan: Plan, by: Actor, now: datetime, state=Plan.State.DROPPED) -> None:
+    """Give a plan up that nobody started; its reservations end."""
+    if not Plan.objects.filter(pk=plan.pk, state=Plan.State.OPEN).update(state=state):
+        return
+    for launch in plan.launches.filter(state=LaunchState.PLANNED):
+        move_launch(launch, to=LaunchState.STOPPED, actor=by.label, now=now, reason={"code": "PLAN_DROPPED"}, ended_at=now)
+        ledger.release(launch, now=now)
+    record(actor=by, action="plan.drop", subject=plan.deployment, before={"plan": plan.pk, "digest": plan.digest})
+    announce(f"deployment.{plan.deployment_id}")
+
+
+def expire_plans(*, by: Actor) -> int:
+    """Free what plans hold that nobody started in time."""
+    now = timezone.now()
+    due = list(Plan.objects.filter(state=Plan.State.OPEN, expires_at__lt=now))
+    for plan in due:
+        drop_plan(plan=plan, by=by, now=now, state=Plan.State.EXPIRED)
+    return len(due)
+
+

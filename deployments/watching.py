@@ -1,0 +1,179 @@
+"""The watcher: one process holds the `watch` channel of each host it leases, and writes what the host tells."""
+
+import logging
+import random
+import threading
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import close_old_connections, transaction
+from django.db.models import Q
+from django.utils import timezone
+
+from deployments.log_store import append_log
+from deployments.models import LogStream
+from deployments.planning.states import LAUNCH_TERMINAL
+from deployments.services.observing import apply_observation
+from deployments.services.runs import OWNER
+from hosts.agent_session import AgentRefused
+from hosts.connections import connections, controller_id
+from hosts.live import announce
+from hosts.models import Device, Host, HostWatch, Sample
+from hosts.problems import problem_of
+from hosts.ssh.errors import SshError
+
+log = logging.getLogger(__name__)
+LEASE_SECONDS = 30
+LONGEST_PAUSE_SECONDS = 60
+SAMPLES_KEPT_SECONDS = 24 * 3600
+
+
+class Watcher:
+    """Leases hosts and runs one thread for each; `run` returns when `stop` is set."""
+
+    def __init__(self) -> None:
+        self.stop = threading.Event()
+        self.threads: dict[int, threading.Thread] = {}
+
+    def run(self) -> None:
+        while not self.stop.is_set():
+            close_old_connections()
+            for host_id in self.due():
+                thread = threading.Thread(target=self.watch_host, args=(host_id,), name=f"watch-{host_id}", daemon=True)
+                self.threads[host_id] = thread
+                thread.start()
+            self.stop.wait(2)
+
+    def due(self) -> list[int]:
+        """Enrolled hosts that no live watcher holds and that this one does not watch already."""
+        now = timezone.now()
+        held = HostWatch.objects.filter(until__gt=now).exclude(owner=OWNER).values("host_id")
+        mine = [host_id for host_id, thread in self.threads.items() if thread.is_alive()]
+        hosts = Host.objects.filter(state=Host.State.ENROLLED).exclude(pk__in=held).exclude(pk__in=mine)
+        return list(hosts.values_list("pk", flat=True))
+
+    def watch_host(self, host_id: int) -> None:
+        """Watch until somebody else holds the host or it is gone; after a failure again, later and later."""
+        pause = 1.0
+        try:
+            while not self.stop.is_set() and lease(host_id):
+                try:
+                    HostWatching(host_id, stop=self.stop).run()
+                    pause = 1.0
+                except (SshError, AgentRefused) as error:
+                    mark_unheard(host_id, error)
+                    # Full jitter: many hosts behind one bastion must not come back together.
+                    self.stop.wait(random.uniform(pause / 2, pause))  # noqa: S311
+                    pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+        except Exception:
+            log.exception("Watching host %s ended", host_id)
+        finally:
+            close_old_connections()
+
+
+class HostWatching:
+    """One connection's worth of watching one host."""
+
+    def __init__(self, host_id: int, *, stop: threading.Event) -> None:
+        self.host = Host.objects.select_related("credential").get(pk=host_id)
+        self.stop = stop
+        self.controller = controller_id()
+        self.leased_at = timezone.now()
+
+    def run(self) -> None:
+        """Raises SshError or AgentRefused when the host cannot be heard any more."""
+        with connections.session(self.host) as session:
+            if session.machine_id != self.host.machine_id:
+                raise AgentRefused(
+                    code="MACHINE_CHANGED",
+                    message="Another machine answers at this address than was enrolled.",
+                    next_step="Check the address; if the machine was replaced, enrol it anew.",
+                )
+            mark_heard(self.host)
+            stream = session.stream(
+                "watch", {"interval_s": settings.WATCH_INTERVAL_SECONDS, "logs": log_offsets(self.host)}
+            )
+            try:
+                for event in stream.ticks(1.0):
+                    if self.stop.is_set() or not self.still_leased():
+                        return
+                    if event is not None:
+                        self.take(event, boot_id=session.boot_id)
+            finally:
+                stream.cancel()
+
+    def still_leased(self) -> bool:
+        now = timezone.now()
+        if (now - self.leased_at).total_seconds() < LEASE_SECONDS / 3:
+            return True
+        self.leased_at = now
+        return lease(self.host.pk) and Host.objects.filter(pk=self.host.pk, state=Host.State.ENROLLED).exists()
+
+    def take(self, event: Mapping[str, Any], *, boot_id: str) -> None:
+        now = timezone.now()
+        if "sample" in event:
+            keep_sample(self.host, event["sample"], now=now)
+        if "launches" in event:
+            apply_observation(
+                host=self.host, boot_id=boot_id, views=event["launches"], controller=self.controller, now=now
+            )
+        if "log" in event:
+            piece = event["log"]
+            if LogStream.objects.filter(launch_id=piece["launch_id"], launch__host=self.host).exists():
+                append_log(
+                    launch_id=piece["launch_id"],
+                    offset=piece["offset"],
+                    next_offset=piece["next"],
+                    text=piece["text"],
+                    now=now,
+                )
+
+
+def lease(host_id: int) -> bool:
+    """Take or renew the watch of a host by compare-and-swap; False when another watcher holds it."""
+    now = timezone.now()
+    HostWatch.objects.get_or_create(host_id=host_id)
+    free = Q(until__isnull=True) | Q(until__lt=now) | Q(owner=OWNER)
+    return bool(
+        HostWatch.objects.filter(free, host_id=host_id).update(
+            owner=OWNER, until=now + timedelta(seconds=LEASE_SECONDS)
+        )
+    )
+
+
+def log_offsets(host: Host) -> dict[str, int]:
+    """Where each live launch's stored log ends."""
+    streams = LogStream.objects.filter(launch__host=host).exclude(
+        launch__state__in=[state.value for state in LAUNCH_TERMINAL]
+    )
+    return {str(launch_id): offset for launch_id, offset in streams.values_list("launch_id", "next_offset")}
+
+
+def mark_heard(host: Host) -> None:
+    now = timezone.now()
+    with transaction.atomic():
+        HostWatch.objects.filter(host=host).exclude(reachable=True).update(reachable=True, since=now, problem=None)
+        Host.objects.filter(pk=host.pk).update(last_seen_at=now)
+        announce("fleet", f"host.{host.pk}")
+
+
+def mark_unheard(host_id: int, error) -> None:
+    """Not heard is not down: the belief about its instances stays, with its age."""
+    now = timezone.now()
+    with transaction.atomic():
+        watch = HostWatch.objects.select_for_update().get(host_id=host_id)
+        since = watch.since if watch.reachable is False else now
+        HostWatch.objects.filter(pk=watch.pk).update(reachable=False, since=since, problem=problem_of(error))
+        announce("fleet", f"host.{host_id}")
+
+
+def keep_sample(host: Host, sample: Mapping[str, Any], *, now) -> None:
+    with transaction.atomic():
+        Sample.objects.create(host=host, at=now, body=dict(sample))
+        Host.objects.filter(pk=host.pk).update(last_seen_at=now)
+        for use in sample.get("devices", []):
+            Device.objects.filter(host=host, uuid=use["uuid"]).update(use=use, use_at=now)
+        Sample.objects.filter(host=host, at__lt=now - timedelta(seconds=SAMPLES_KEPT_SECONDS)).delete()
+        announce("fleet", f"host.{host.pk}")

@@ -1,0 +1,22 @@
+"""One machine, embedded defaults: what `python manage.py up` runs. Listens on 127.0.0.1 alone."""
+
+import dj_database_url
+
+from fleetadmin.settings import env
+from fleetadmin.settings.base import *  # noqa: F403
+from fleetadmin.settings.base import SQLITE_OPTIONS, VAR_DIR
+
+DEBUG = False
+SECRET_KEY = env.text("FLEETADMIN_SECRET_KEY", "local-commands-only-the-launcher-makes-a-random-one")
+ALLOWED_HOSTS = env.words("FLEETADMIN_ALLOWED_HOSTS", "127.0.0.1,localhost,[::1]")
+CSRF_TRUSTED_ORIGINS = env.words("FLEETADMIN_TRUSTED_ORIGINS", "")
+
+DATABASES = {"default": dj_database_url.parse(env.text("DATABASE_URL", f"sqlite:///{VAR_DIR}/fleetadmin.sqlite3"))}
+if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
+    DATABASES["default"]["OPTIONS"] = SQLITE_OPTIONS
+
+REDIS_URL = env.text("REDIS_URL", "redis://127.0.0.1:6379/0")
+CELERY_BROKER_URL = REDIS_URL
+CHANNEL_LAYERS = {
+    "default": {"BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer", "CONFIG": {"hosts": [REDIS_URL]}}
+}
