@@ -139,8 +139,8 @@ class AgentSession:
         """Ask and give an iterator over the events' bodies; its `result` is there afterwards.
 
         `idle_timeout` is seconds without an event (heartbeats are none), None for no bound: then TimedOut is
-        raised and the request cancelled. Iterating raises as `request`, and AgentRefused (STREAM_OVERRUN) when the reader
-        of the events falls too far behind: ask again from the last offset.
+        raised and the request cancelled. Iterating raises as `request`, and AgentRefused (STREAM_OVERRUN) when
+        the reader of the events falls too far behind: ask again from the last offset.
         """
         box = self._send(verb, args, fence)
         return Stream(box, idle_timeout=idle_timeout, cancel=self._cancel, abandon=self._abandon)
