@@ -1,0 +1,161 @@
+"""The checks of vLLM's start and the words of their failures. Pure.
+
+Texts: vLLM 0.32.0 (recorded on its CPU build) for the first four, vLLM's source (0.25 to 0.32) for the memory ones.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simulator.vllm.model import BLOCK_SIZE, ModelShape, format_gib
+
+if TYPE_CHECKING:
+    from simulator.vllm.arguments import ServeArguments
+
+
+class StartFailure(Exception):
+    """The start ends here. `where` is `api` (before the engine) or `engine`; `kind` the exception's class."""
+
+    def __init__(
+        self, text: str, *, where: str, kind: str = "ValueError", function: str = "init_device"
+    ) -> None:
+        super().__init__(text)
+        self.text = text
+        self.where = where
+        self.kind = kind
+        self.function = function
+
+
+def refuse_missing_model(path: str) -> StartFailure:
+    return StartFailure(
+        "huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name' or "
+        f"'namespace/repo_name': '{path}'. Use `repo_type` argument if needed.",
+        where="api",
+        function="validate_repo_id",
+    )
+
+
+def refuse_offline_hub() -> StartFailure:
+    return StartFailure(
+        "huggingface_hub.errors.LocalEntryNotFoundError: Cannot find an appropriate cached snapshot folder for the specified "
+        "revision on the local disk and outgoing traffic has been disabled. To enable repo look-ups and downloads "
+        "online, pass 'local_files_only=False' as input.",
+        where="api",
+        function="snapshot_download",
+    )
+
+
+def _validation_error(model: str, text: str) -> StartFailure:
+    return StartFailure(
+        f"pydantic_core._pydantic_core.ValidationError: 1 validation error for {model}\n"
+        f"  Value error, {text} [type=value_error, input_value=ArgsKwargs((), {{'model_co... 'shutdown_timeout': 0}}), "
+        "input_type=ArgsKwargs]\n"
+        "    For further information visit https://errors.pydantic.dev/2.14/v/value_error",
+        where="api",
+        function="__init__",
+    )
+
+
+def check_length(shape: ModelShape, arguments: ServeArguments) -> StartFailure | None:
+    asked = arguments.max_model_len
+    if asked is None or asked <= shape.max_positions:
+        return None
+    return _validation_error(
+        "ModelConfig",
+        f"User-specified max_model_len ({asked}) is greater than the derived max_model_len "
+        f"(max_position_embeddings={float(shape.max_positions)} or model_max_length=None in model's config.json). To allow "
+        "overriding this maximum, set the env var VLLM_ALLOW_LONG_MAX_MODEL_LEN=1. VLLM_ALLOW_LONG_MAX_MODEL_LEN must be "
+        "used with extreme caution. If the model uses relative position encoding (RoPE), positions exceeding "
+        "derived_max_model_len lead to nan. If the model uses absolute position encoding, positions exceeding "
+        "derived_max_model_len will cause a CUDA array out-of-bounds error.",
+    )
+
+
+def check_parallel(shape: ModelShape, arguments: ServeArguments, *, gpus: int | None) -> StartFailure | None:
+    """`gpus` None on a machine without: the CPU back end takes any number of workers."""
+    if shape.heads % arguments.tensor_parallel:
+        return _validation_error(
+            "VllmConfig",
+            f"Total number of attention heads ({shape.heads}) must be divisible by tensor parallel size "
+            f"({arguments.tensor_parallel}).",
+        )
+    if gpus is not None and arguments.world_size > gpus:
+        return _validation_error(
+            "VllmConfig",
+            f"World size ({arguments.world_size}) is larger than the number of available GPUs ({gpus}) in this node. If this "
+            "is intentional and you are using: - ray, set '--distributed-executor-backend ray'. - multiprocessing, set "
+            "'--nnodes' appropriately.",
+        )
+    return None
+
+
+def check_free_memory(
+    *, device: int, free: int, total: int, requested: int, utilization: float
+) -> StartFailure | None:
+    """Before anything is loaded: bytes free on the card against total x utilisation."""
+    if free >= requested:
+        return None
+    return StartFailure(
+        f"Free memory on device cuda:{device} ({format_gib(free)}/{format_gib(total)} GiB) on startup is less than desired GPU "
+        f"memory utilization ({utilization}, {format_gib(requested)} GiB). Decrease GPU memory utilization or reduce GPU "
+        "memory used by other processes.",
+        where="engine",
+        function="request_memory",
+    )
+
+
+def check_profiling(*, free_before: int, free_after: int) -> StartFailure | None:
+    """Somebody else gave memory back while this one profiled: vLLM asserts."""
+    if free_after <= free_before:
+        return None
+    return StartFailure(
+        f"Error in memory profiling. Initial free memory {format_gib(free_before)} GiB, current free memory "
+        f"{format_gib(free_after)} GiB. This happens when other processes sharing the same container release GPU memory "
+        "while vLLM is profiling during initialization. To fix this, ensure consistent GPU memory allocation or isolate "
+        "vLLM in its own container.",
+        where="engine",
+        kind="AssertionError",
+        function="determine_available_memory",
+    )
+
+
+def check_kv_cache(*, available: int, token_bytes: int, max_model_len: int) -> StartFailure | None:
+    if available <= 0:
+        return StartFailure(
+            "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine. "
+            "See https://docs.vllm.ai/en/latest/configuration/conserving_memory/ for more details.",
+            where="engine",
+            function="check_enough_kv_cache_memory",
+        )
+    needed = max_model_len * token_bytes
+    if needed <= available:
+        return None
+    longest = available // (token_bytes * BLOCK_SIZE) * BLOCK_SIZE
+    return StartFailure(
+        f"To serve at least one request with the model's max seq len ({max_model_len}), ({format_gib(needed)} GiB KV cache is "
+        f"needed, which is larger than the available KV cache memory ({format_gib(available)} GiB). Based on the available "
+        f"memory, the estimated maximum model length is {longest}. Try increasing `gpu_memory_utilization` or decreasing "
+        "`max_model_len` when initializing the engine.",
+        where="engine",
+        function="check_enough_kv_cache_memory",
+    )
+
+
+def refuse_out_of_memory(*, wanted: int, free: int, total: int, device: int) -> StartFailure:
+    return StartFailure(
+        f"CUDA out of memory. Tried to allocate {format_gib(wanted)} GiB. GPU {device} has a total capacity of "
+        f"{format_gib(total)} GiB of which {format_gib(free)} GiB is free. See documentation for Memory Management  "
+        "(https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)",
+        where="engine",
+        kind="torch.OutOfMemoryError",
+        function="load_model",
+    )
+
+
+def refuse_missing_weights(path: str) -> StartFailure:
+    return StartFailure(
+        f"Cannot find any model weights with `{path}`",
+        where="engine",
+        kind="RuntimeError",
+        function="_prepare_weights",
+    )
