@@ -17,6 +17,7 @@ from hosts.ssh.errors import WriteRefused
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from hosts.agent_archive import AgentArchive
     from hosts.ssh.runner import Runner
 
 OLDEST_PYTHON = (3, 8)
@@ -86,30 +87,26 @@ class Refusal:
 
 
 class AgentRefused(Exception):  # noqa: N818 - an answer, not an error
-    """Carries the refusal of the agent, or of the start of it."""
+    """Carries the refusal of the agent, of the start of it, or of the conversation with it."""
 
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(f"{refusal.code}: {refusal.message}")
-        self.refusal = refusal
-        self.code = refusal.code
-        self.message = refusal.message
-        self.next_step = refusal.next_step
-        self.numbers = refusal.numbers
+    def __init__(
+        self, *, code: str, message: str, next_step: str, numbers: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(f"{code}: {message}")
+        self.refusal = Refusal(code, message, next_step, numbers or {})
+        self.code = code
+        self.message = message
+        self.next_step = next_step
+        self.numbers = self.refusal.numbers
 
-
-@dataclass(frozen=True)
-class AgentArchive:
-    """The zipapp: its bytes, their sha256 (hex), and its file name (`agent-HASH.pyz`)."""
-
-    content: bytes = field(repr=False)
-    digest: str
-    name: str
-
-    def __post_init__(self) -> None:
-        if hashlib.sha256(self.content).hexdigest() != self.digest:
-            raise ValueError("the digest is not that of the content")
-        if "/" in self.name or not self.name.endswith(".pyz"):
-            raise ValueError("the name is a file name ending in .pyz")
+    @classmethod
+    def of(cls, refusal: Refusal) -> AgentRefused:
+        return cls(
+            code=refusal.code,
+            message=refusal.message,
+            next_step=refusal.next_step,
+            numbers=refusal.numbers,
+        )
 
 
 @dataclass(frozen=True)
@@ -136,8 +133,9 @@ def install_agent(
     Errors: AgentRefused (NO_PYTHON, PYTHON_TOO_OLD, AGENT_DIFFERS, STATE_ROOT_LINKED, STATE_ROOT_NOT_OURS,
     STATE_ROOT_NOT_LOCAL), WriteRefused, and those of the runner.
     """
+    wanted = hashlib.sha256(archive.content).hexdigest()
     found = _probe(runner, archive=archive, interpreters=interpreters, state_root=state_root)
-    if found["digest"] != archive.digest:
+    if found["digest"] != wanted:
         folder = found["path"].rpartition("/")[0]
         made = runner.run(Command(argv=("/bin/sh", "-c", MAKE_FOLDER, "sh", folder)))
         if not made.ok:
@@ -147,8 +145,8 @@ def install_agent(
         runner.put(found["path"], archive.content, 0o600)
         python = (found["python"],)
         found = _probe(runner, archive=archive, interpreters=python, state_root=state_root)
-        if found["digest"] != archive.digest:
-            raise AgentRefused(_differs(found, archive))
+        if found["digest"] != wanted:
+            raise AgentRefused.of(_differs(found, wanted))
         if on_installed is not None:
             on_installed(found["path"], archive.digest)
     return InstalledAgent(python=found["python"], version=tuple(found["version"]), path=found["path"])
@@ -170,7 +168,7 @@ def _probe(
     found = read_probe(result)
     refusal = judge_probe(found, tried=_read_tried(result), interpreters=interpreters)
     if refusal is not None:
-        raise AgentRefused(refusal)
+        raise AgentRefused.of(refusal)
     assert found is not None  # noqa: S101 - judge_probe refuses without
     return found
 
@@ -248,10 +246,10 @@ def _read_tried(result: Result) -> list[str]:
     return lines[:20]
 
 
-def _differs(found: Mapping[str, Any], archive: AgentArchive) -> Refusal:
+def _differs(found: Mapping[str, Any], wanted: str) -> Refusal:
     return Refusal(
         "AGENT_DIFFERS",
         f"The agent at {found['path']} is not the one that was copied there a moment ago.",
         "Find out who else writes to that folder, and look at the disk of the host.",
-        {"path": found["path"], "wanted": archive.digest, "found": found["digest"]},
+        {"path": found["path"], "wanted": wanted, "found": found["digest"]},
     )

@@ -52,7 +52,7 @@ class LineBuffer:
         while most is None or given < most:
             end = self._rest.find(b"\n", self._looked)
             if (end if end >= 0 else len(self._rest)) > LINE_MAX:
-                raise AgentRefused(_garbled())
+                raise AgentRefused.of(_garbled())
             if end < 0:
                 self._looked = len(self._rest)
                 return

@@ -18,7 +18,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-from hosts.agent_install import AgentArchive, AgentRefused, Refusal, install_agent, order_interpreters
+from hosts.agent_archive import AgentArchive
+from hosts.agent_install import AgentRefused, Refusal, install_agent, order_interpreters
 from hosts.agent_lines import LINE_MAX, Answer, LineBuffer, read_answer
 from hosts.agent_stream import Mailbox, Stream, read_refusal
 from hosts.ssh.command import Command, clean_text
@@ -47,20 +48,19 @@ def open_session(
     state_root: str | None = None,
     log_root: str | None = None,
     on_installed: Callable[[str, str], None] | None = None,
-    chosen_interpreter: str | None = None,
+    vllm_interpreters: Sequence[str] = (),
 ) -> AgentSession:
     """Install the agent where it is missing, start it, and read its hello.
 
-    `chosen_interpreter` is the administrator's, tried first; `interpreters` are those of known vLLM
-    installations, tried last. `on_installed` is told path and digest after a copy.
+    `interpreters` are the administrator's, tried first; `vllm_interpreters`, those of known vLLM
+    installations, after python3 and its named versions. `on_installed` is told path and digest after a copy.
     Errors: AgentRefused (NO_PYTHON, PYTHON_TOO_OLD, AGENT_DIFFERS, AGENT_SILENT, AGENT_GARBLED,
     PROTOCOL_UNKNOWN, STATE_ROOT_*, LOG_ROOT_*) and SshError.
     """
-    chosen = (chosen_interpreter,) if chosen_interpreter else ()
     installed = install_agent(
         runner,
         archive=archive,
-        interpreters=order_interpreters(chosen=chosen, of_vllm=interpreters),
+        interpreters=order_interpreters(chosen=interpreters, of_vllm=vllm_interpreters),
         state_root=state_root,
         on_installed=on_installed,
     )
@@ -98,6 +98,14 @@ class AgentSession:
         self._reader.start()
 
     @property
+    def machine_id(self) -> str:
+        return str(self.hello.get("machine_id") or "")
+
+    @property
+    def boot_id(self) -> str:
+        return str(self.hello.get("boot_id") or "")
+
+    @property
     def alive(self) -> bool:
         """Whether the next request has a chance. False is certain, True is the last that was seen."""
         return self._broken is None and not self._closed
@@ -124,7 +132,7 @@ class AgentSession:
                 program, seconds = f"agent {verb}", f"{timeout:g}"
                 raise TimedOut("COMMAND_TIMEOUT", program=program, seconds=seconds, address="the host")
             if answer.kind == "refusal":
-                raise AgentRefused(read_refusal(answer.body))
+                raise AgentRefused.of(read_refusal(answer.body))
             if answer.kind == "result":
                 return answer.body
 
@@ -139,8 +147,8 @@ class AgentSession:
         """Ask and give an iterator over the events' bodies; its `result` is there afterwards.
 
         `idle_timeout` is seconds without an event (heartbeats are none), None for no bound: then TimedOut is
-        raised and the request cancelled. Iterating raises as `request`, and AgentRefused (STREAM_OVERRUN) when
-        the reader of the events falls too far behind: ask again from the last offset.
+        raised and the request cancelled. Iterating raises as `request`, and AgentRefused (STREAM_OVERRUN) if
+        the reader of them falls too far behind: ask again from the last offset.
         """
         box = self._send(verb, args, fence)
         return Stream(box, idle_timeout=idle_timeout, cancel=self._cancel, abandon=self._abandon)
@@ -168,7 +176,7 @@ class AgentSession:
             + b"\n"
         )
         if len(line) > LINE_MAX:
-            raise AgentRefused(_too_long(verb, len(line)))
+            raise AgentRefused.of(_too_long(verb, len(line)))
         box = Mailbox(request["id"], verb)
         with self._lock:
             if self._broken is not None:
@@ -257,10 +265,10 @@ def _read_hello(channel: Channel, lines: LineBuffer, *, python: str) -> dict[str
         try:
             piece = channel.receive(max(0.0, left))
         except TimedOut as error:
-            raise AgentRefused(_silent(channel, python)) from error
+            raise AgentRefused.of(_silent(channel, python)) from error
         seen += len(piece)
         if not piece or seen > NOISE_MAX:
-            raise AgentRefused(_silent(channel, python))
+            raise AgentRefused.of(_silent(channel, python))
         lines.add(piece)
         for line in lines.take_lines(most=1):
             answer = read_answer(line)  # None: a line of the login shell
@@ -270,10 +278,10 @@ def _read_hello(channel: Channel, lines: LineBuffer, *, python: str) -> dict[str
 
 def _judge_hello(answer: Answer) -> dict[str, Any]:
     if answer.kind == "refusal":
-        raise AgentRefused(read_refusal(answer.body))
+        raise AgentRefused.of(read_refusal(answer.body))
     spoken = answer.body.get("protocol")
     if not isinstance(spoken, list) or PROTOCOL not in spoken:
-        raise AgentRefused(
+        raise AgentRefused.of(
             Refusal(
                 "PROTOCOL_UNKNOWN",
                 f"The agent speaks protocol {spoken}, this server {PROTOCOL}.",

@@ -11,7 +11,7 @@ from hosts.agent_install import AgentRefused, Refusal
 from hosts.ssh.errors import TimedOut
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from hosts.agent_lines import Answer
     from hosts.ssh.errors import SshError
@@ -65,7 +65,7 @@ class Mailbox:
             if self._error is not None:
                 raise self._error
             if self._overrun:
-                raise AgentRefused(_overrun(self.verb))
+                raise AgentRefused.of(_overrun(self.verb))
             return None
 
 
@@ -106,11 +106,32 @@ class Stream:
             )
         if answer.kind == "event":
             return answer.body
+        self._end(answer)
+        raise StopIteration
+
+    def ticks(self, every: float) -> Iterator[dict[str, Any] | None]:
+        """Give events as they come, and None whenever `every` seconds passed without one.
+
+        For a reader that has to look at something else now and then. Ends and raises as iterating does.
+        """
+        while not self._ended:
+            try:
+                answer = self._box.take(every)
+            except BaseException:
+                self.close()
+                raise
+            if answer is None:
+                yield None
+            elif answer.kind == "event":
+                yield answer.body
+            else:
+                self._end(answer)
+
+    def _end(self, answer: Answer) -> None:
         self._ended = True
         if answer.kind == "refusal":
-            raise AgentRefused(read_refusal(answer.body))
+            raise AgentRefused.of(read_refusal(answer.body))
         self.result = answer.body
-        raise StopIteration
 
     def cancel(self) -> None:
         """Ask the agent to end it.

@@ -44,9 +44,10 @@ ALGORITHMS = {
 }
 PRIVATE_KEY_KINDS = (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey)
 SSH_KEEPALIVE_S = 5
+USUAL = Limits()
 
 
-def connect(endpoint: Endpoint, *, limits: Limits, no_delay: bool = True) -> ParamikoRunner:
+def connect(endpoint: Endpoint, *, limits: Limits = USUAL, no_delay: bool = True) -> ParamikoRunner:
     """Connect, compare the host key with the pinned one, and only then sign in.
 
     No agent and no key files of this machine are asked. Errors: all of hosts/ssh/errors.py up to AuthRefused.
@@ -80,7 +81,7 @@ def connect(endpoint: Endpoint, *, limits: Limits, no_delay: bool = True) -> Par
     return ParamikoRunner(transport, address=endpoint.address, limits=limits)
 
 
-def read_host_key(address: str, port: int, *, limits: Limits) -> HostKey:
+def read_host_key(address: str, port: int, *, limits: Limits = USUAL) -> HostKey:
     """Give the key the host shows, of the best kind both know, without signing in.
 
     Errors: Unreachable, TooManyConnections.
@@ -104,6 +105,11 @@ def load_private_key(auth: KeyAuth) -> paramiko.PKey:
     raise AuthRefused("KEY_UNREADABLE")
 
 
+def fingerprint_of_private_key(auth: KeyAuth) -> str:
+    """Give `SHA256:…` of the public half, as `ssh-keygen -lf` prints it. Errors: as `load_private_key`."""
+    return _as_host_key(load_private_key(auth)).fingerprint
+
+
 def _changed(address: str, pinned: HostKey, found: HostKey) -> HostKeyChanged:
     return HostKeyChanged(
         "HOST_KEY_CHANGED",
@@ -119,7 +125,10 @@ def _compare(address: str, pinned: HostKey, found: HostKey) -> None:
 
 
 def _read_key(transport: paramiko.Transport) -> HostKey:
-    key = transport.get_remote_server_key()
+    return _as_host_key(transport.get_remote_server_key())
+
+
+def _as_host_key(key: paramiko.PKey) -> HostKey:
     return HostKey(kind=key.get_name(), base64=base64.b64encode(key.asbytes()).decode("ascii"))
 
 
