@@ -15,10 +15,10 @@ from deployments.planning.sizes import GIB, MIB
 
 # What all instances of one device may take together, and what stays free for contexts, graphs and the driver.
 DEVICE_SHARE = Decimal("0.90")
-# Activations and runtime beyond weights and KV cache, within the share: measured 0.64 GiB (28 layers, hidden 1024, 8192 batched tokens).
-GPU_OVERHEAD = 1 * GIB
-# CUDA graphs and context lie outside the share: measured 0.14 GiB of graphs and about 0.5 GiB of context per process.
-GPU_OUTSIDE_SHARE = 768 * MIB
+# Context and runtime of one process on a GPU, beside activations.
+GPU_RUNTIME = 512 * MIB
+# A profiling run puts this many tokens through the model at once (vLLM's default for GPUs of 70 GiB and more).
+BATCHED_TOKENS = 8192
 # API server, engine and worker of the CPU build beside weights and KV cache: measured 1.7 GiB eager to 2.9 GiB with torch.compile.
 CPU_OVERHEAD = 3 * GIB
 CPU_OVERHEAD_EAGER = 2 * GIB
@@ -30,6 +30,8 @@ _KV_HEADS = ("n_head_kv", "num_kv_heads", "num_key_value_heads", "multi_query_gr
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 _HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 _HIDDEN = ("hidden_size", "n_embd", "d_model")
+_INNER = ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size")
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _CONTEXT = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", "max_seq_len", "model_max_length")
 _DTYPE_BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
 _KV_DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "fp8_inc": 1, "int8": 1}
@@ -108,8 +110,36 @@ def kv_shape(
         head_size=head_size,
         dtype_bytes=width,
         bytes_per_token=stage * 2 * kv_heads * head_size * width,
-        exact=not kinds & _WINDOW_LAYERS and not text.get("sliding_window"),
+        exact=not kinds & _WINDOW_LAYERS and not _has_window(text),
     )
+
+
+def gpu_overhead(*, config: Mapping[str, Any], max_num_seqs: int | None, tensor_parallel: int = 1) -> int:
+    """Estimate what one worker needs beside weights and KV cache: runtime, activations of a full batch, logits in float32.
+
+    0.81 GiB for the shape of Qwen3-0.6B with 32 sequences, where 0.64 GiB was measured. None of it is exact: prefer pinned bytes.
+    """
+    text = text_config(config)
+    hidden = _first(text, _HIDDEN) or 4096
+    inner = _first(text, _INNER) or 4 * hidden
+    activations = BATCHED_TOKENS * (4 * inner // tensor_parallel + 8 * hidden) * 2
+    logits = (max_num_seqs or 1024) * (_whole(text.get("vocab_size")) or 128_000) * 4 // tensor_parallel
+    return GPU_RUNTIME + activations + logits
+
+
+def estimate_weight_bytes(config: Mapping[str, Any]) -> int | Unknown:
+    """Work out the weights of a dense model in 16 bits, for a directory without weight files (--load-format dummy)."""
+    text = text_config(config)
+    layers, heads, hidden = _first(text, _LAYERS), _first(text, _HEADS), _first(text, _HIDDEN)
+    inner, vocabulary = _first(text, _INNER), _whole(text.get("vocab_size"))
+    if None in (layers, heads, hidden, inner, vocabulary) or _first(text, _EXPERTS) is not None:
+        return Unknown(reason="config.json does not describe a dense model whose weights can be counted")
+    assert layers and heads and hidden and inner and vocabulary  # noqa: S101, PT018  # tells the type checker
+    head_size = _head_size(text, heads=heads) or hidden // heads
+    kv_heads = _first(text, _KV_HEADS) or heads
+    attention = 2 * hidden * heads * head_size + 2 * hidden * kv_heads * head_size
+    embeddings = vocabulary * hidden * (1 if text.get("tie_word_embeddings") else 2)
+    return 2 * (layers * (attention + 3 * hidden * inner) + embeddings)
 
 
 def kv_tokens(*, kv_bytes: int, shape: KvShape, block: int) -> int:
@@ -135,15 +165,20 @@ def _layer_kinds(text: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(found)
 
 
+def _has_window(text: Mapping[str, Any]) -> bool:
+    # Qwen names a window and switches it off in the next line.
+    return bool(text.get("sliding_window")) and text.get("use_sliding_window") is not False
+
+
 def _kv_dtype_bytes(*, text: Mapping[str, Any], dtype: str, kv_cache_dtype: str) -> int | None:
     if kv_cache_dtype != "auto":
         return _KV_DTYPE_BYTES.get(kv_cache_dtype)
     if dtype != "auto":
         return _DTYPE_BYTES.get(dtype)
-    if text.get("quantization_config", {}) and isinstance(text.get("quantization_config"), Mapping):
-        # Some checkpoints carry scales for an fp8 cache, which "auto" then uses.
-        if text["quantization_config"].get("kv_cache_scheme"):
-            return None
+    quantization = text.get("quantization_config")
+    if isinstance(quantization, Mapping) and quantization.get("kv_cache_scheme"):
+        # The checkpoint carries scales for a cache of another format, which "auto" then uses.
+        return None
     # vLLM serves float32 checkpoints in 16 bits when dtype is auto.
     return 2
 

@@ -74,11 +74,15 @@ class Taken:
 
 @dataclass(frozen=True, kw_only=True)
 class Precondition:
-    """Something that must be true right before a step. `subject` is a launch id, a device uuid or a host id."""
+    """Something that must be true right before a step. `subject` says of what: a host, a port's address, a device, a path.
+
+    `launch_id` is None where it holds for the whole run. Sizes are bytes, ages seconds; "at least" for free_bytes, "at most" for ages.
+    """
 
     code: PreconditionCode
     subject: str
     wanted: int | str
+    launch_id: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

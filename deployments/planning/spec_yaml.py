@@ -30,7 +30,7 @@ class _StrictLoader(yaml.SafeLoader):
     """The safe loader, minus repeated keys and anchors (a few hundred bytes of them can stand for gigabytes)."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        event = self.peek_event()
+        event = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             line = event.start_mark.line + 1
             message = f"Line {line} uses an anchor or alias, which is not allowed here."

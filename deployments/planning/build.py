@@ -1,0 +1,364 @@
+"""Builds the plan of a start or a stop from the spec, the host's facts and the ledgers. Refuses with every reason it finds.
+
+Nothing is looked up and nothing is invented here: facts, ages, what is taken and new ids all come in as arguments, so the same
+arguments always give the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from deployments.planning.arguments import (
+    LaunchShape,
+    build_argv,
+    build_environment,
+    can_pin_kv_cache,
+    check_arguments,
+)
+from deployments.planning.host_choices import ChosenVllm, choose_model, choose_vllm, read_figures
+from deployments.planning.memory_bars import build_bars
+from deployments.planning.placement import Need, Placement, place_instances, select_devices
+from deployments.planning.plan import (
+    HostRef,
+    Note,
+    Plan,
+    Precondition,
+    RevisionRef,
+    RunningInstance,
+    Taken,
+    seal_plan,
+)
+from deployments.planning.ports import assign_ports
+from deployments.planning.refusals import Refusal, RefusalCode, Refused
+from deployments.planning.spec import DeploymentSpec
+from hosts.facts.model import CPU_DEVICE, HostFacts
+
+# A plan is made from facts at most this old; at its run, they may be this old at most.
+MAX_FACTS_AGE_S = 300
+MAX_FACTS_AGE_AT_RUN_S = 3600
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Launch:
+    """One launch, decided: everything that its part of the intent and its bar need."""
+
+    launch_id: str
+    slot: int
+    shape: LaunchShape
+    need: Need
+
+
+def slot_key(*, deployment_id: int | str, slot: int) -> str:
+    """Return the name under which the agent keeps one live launch per slot; a file name on the host."""
+    return f"{deployment_id}-{slot}"
+
+
+def build_start_plan(
+    *,
+    spec: DeploymentSpec,
+    revision: RevisionRef,
+    host: HostRef,
+    facts: HostFacts,
+    facts_age_s: int,
+    taken: Taken,
+    ids: Callable[[], str],
+    allow_code_loading: bool,
+) -> Plan | Refused:
+    """Plan the start of every slot that does not run yet. `ids` gives a new launch id at each call (called only if all is well)."""
+    reasons = _judge_host(spec=spec, host=host, facts=facts, facts_age_s=facts_age_s)
+    slots, kept = _split_slots(spec=spec, taken=taken)
+    if not slots:
+        reasons.append(_already_running(spec=spec))
+    vllm = choose_vllm(spec=spec, host=host, facts=facts)
+    model, model_reasons = choose_model(spec=spec, host=host, facts=facts)
+    version = None if isinstance(vllm, Refusal) else vllm.version
+    argument_reasons, notes = check_arguments(spec=spec, version=version, allow_code_loading=allow_code_loading)
+    figures, figure_notes = read_figures(spec=spec, model=model)
+    reasons += [*([vllm] if isinstance(vllm, Refusal) else []), *model_reasons, *argument_reasons]
+    devices, device_reasons = select_devices(spec=spec, facts=facts)
+    reasons += device_reasons
+    placement: Placement | list[Refusal] = []
+    if not device_reasons:
+        can_pin = version is None or can_pin_kv_cache(version)
+        placement = place_instances(spec=spec, slots=slots, devices=devices, taken=taken, model=figures, can_pin=can_pin)
+    ports = assign_ports(spec=spec, slots=slots, taken=taken)
+    if isinstance(placement, list):
+        reasons += placement
+    if isinstance(ports, list):
+        reasons += ports
+    if reasons or isinstance(vllm, Refusal) or isinstance(placement, list) or isinstance(ports, list):
+        return Refused(reasons=tuple(reasons))
+    launches = [
+        _Launch(
+            launch_id=ids(), slot=slot, need=placement.needs[slot],
+            shape=_shape(placement=placement, slot=slot, port=ports[slot]),
+        )
+        for slot in slots
+    ]  # fmt: skip
+    notes += figure_notes + _host_notes(facts=facts, vllm=vllm) + _kept_notes(kept=kept, revision=revision)
+    intent = {
+        **_head(kind="start", revision=revision, host=host),
+        "launches": [
+            _launch_intent(launch=launch, spec=spec, revision=revision, vllm=vllm) for launch in launches
+        ],
+        "stops": [],
+        "order": _one_start_per_device(launches),
+    }
+    return seal_plan(
+        intent=intent,
+        preconditions=_start_preconditions(host=host, spec=spec, vllm=vllm, launches=launches, revision=revision),
+        notes=tuple(notes),
+        memory=build_bars(
+            rooms=[room for group in placement.devices.values() for room in group],
+            needs=[(launch.launch_id, launch.shape.devices, launch.need) for launch in launches],
+        ),
+    )
+
+
+def build_stop_plan(
+    *,
+    deployment_id: int | str,
+    deployment_name: str,
+    host: HostRef,
+    targets: Sequence[RunningInstance],
+    reason: str,
+    revision: RevisionRef | None = None,
+    grace_s: int = 30,
+    second_term_s: int = 10,
+) -> Plan | Refused:
+    """Plan the stop of launches, all side by side. A second SIGTERM follows the first, which vLLM swallows during its start."""
+    if not targets:
+        return Refused(
+            reasons=(
+                Refusal(
+                    code=RefusalCode.NOTHING_TO_STOP,
+                    message=f"Nothing of {deployment_name} runs on {host.name}.",
+                    next_step="Refresh the host; if processes are shown there, sweep them as orphans.",
+                ),
+            )
+        )
+    ordered = sorted(targets, key=lambda target: (target.slot, target.launch_id))
+    deployment = {"id": deployment_id, "name": deployment_name}
+    intent = {
+        "form": 1,
+        "kind": "stop",
+        "deployment": deployment,
+        "revision": None if revision is None else {"id": revision.id, "number": revision.number, "digest": revision.digest},
+        "host": _host_intent(host),
+        "launches": [],
+        "stops": [
+            {
+                "launch_id": target.launch_id,
+                "instance": {"name": target.instance, "slot": target.slot},
+                "slot_key": target.slot_key,
+                "devices": list(target.devices),
+                "address": target.address,
+                "port": target.port,
+                "reserved_bytes": dict(sorted(target.reserved.items())),
+                "grace_s": grace_s,
+                "second_term_s": second_term_s,
+                "reason": reason,
+            }
+            for target in ordered
+        ],
+        "order": [[target.launch_id for target in ordered]],
+    }
+    known = [
+        Precondition(code="launch_known", subject=target.slot_key, wanted=target.launch_id, launch_id=target.launch_id)
+        for target in ordered
+    ]
+    return seal_plan(intent=intent, preconditions=(*_identity(host), *known), notes=())
+
+
+def _split_slots(*, spec: DeploymentSpec, taken: Taken) -> tuple[list[int], list[RunningInstance]]:
+    running = {instance.slot: instance for instance in taken.instances}
+    return [slot for slot in range(spec.instances) if slot not in running], list(taken.instances)
+
+
+def _judge_host(*, spec: DeploymentSpec, host: HostRef, facts: HostFacts, facts_age_s: int) -> list[Refusal]:
+    reasons = []
+    if spec.host != host.name:
+        reasons.append(
+            Refusal(
+                code=RefusalCode.WRONG_HOST,
+                message=f"The deployment is for {spec.host}, not for {host.name}.",
+                next_step=f"Plan it on {spec.host}, or change the deployment's host.",
+            )
+        )
+    if facts.machine_id != host.machine_id:
+        reasons.append(
+            Refusal(
+                code=RefusalCode.HOST_CHANGED,
+                message=f"The machine that answers as {host.name} is not the one that was enrolled.",
+                next_step="Find out whether the host was reinstalled or replaced; if that is meant, enrol it again.",
+                numbers={"wanted": host.machine_id, "found": facts.machine_id},
+            )
+        )
+    if facts_age_s > MAX_FACTS_AGE_S:
+        reasons.append(
+            Refusal(
+                code=RefusalCode.FACTS_TOO_OLD,
+                message=f"What is known of {host.name} is {facts_age_s} seconds old; a plan needs it to be {MAX_FACTS_AGE_S} at most.",
+                next_step="Refresh the host's facts and plan again.",
+                numbers={"age_s": facts_age_s, "limit_s": MAX_FACTS_AGE_S},
+            )
+        )
+    if facts.session.kill_user_processes is True and facts.uid != 0:
+        reasons.append(
+            Refusal(
+                code=RefusalCode.LOGOUT_KILLS,
+                message=f"{host.name} ends a user's processes when the SSH session ends (logind's KillUserProcesses=yes).",
+                next_step=f"Have root set KillUserProcesses=no, or KillExcludeUsers={facts.user or 'the account'}, in /etc/systemd/logind.conf.",
+            )
+        )
+    return reasons
+
+
+def _already_running(*, spec: DeploymentSpec) -> Refusal:
+    return Refusal(
+        code=RefusalCode.ALREADY_RUNNING,
+        message=f"All {spec.instances} instances of {spec.name} run already.",
+        next_step="Stop those that should start anew, or raise the number of instances.",
+        numbers={"instances": spec.instances},
+    )
+
+
+def _shape(*, placement: Placement, slot: int, port: int) -> LaunchShape:
+    need = placement.needs[slot]
+    return LaunchShape(
+        devices=tuple(room.device.uuid for room in placement.devices[slot]),
+        port=port,
+        utilization=None if need.share is None else format(need.share, "f"),
+        kv_cache_bytes=need.pinned,
+    )
+
+
+def _head(*, kind: str, revision: RevisionRef, host: HostRef) -> dict[str, Any]:
+    return {
+        "form": 1,
+        "kind": kind,
+        "deployment": {"id": revision.deployment_id, "name": revision.deployment_name},
+        "revision": {"id": revision.id, "number": revision.number, "digest": revision.digest},
+        "host": _host_intent(host),
+    }
+
+
+def _host_intent(host: HostRef) -> dict[str, Any]:
+    return {
+        "id": host.id,
+        "name": host.name,
+        "machine_id": host.machine_id,
+        "host_key_fingerprint": host.host_key_fingerprint,
+    }
+
+
+def _launch_intent(
+    *, launch: _Launch, spec: DeploymentSpec, revision: RevisionRef, vllm: ChosenVllm
+) -> dict[str, Any]:
+    installation, version = vllm.installation, vllm.version
+    return {
+        "launch_id": launch.launch_id,
+        "instance": {"name": f"{revision.deployment_name}-{launch.slot}", "slot": launch.slot},
+        "slot_key": slot_key(deployment_id=revision.deployment_id, slot=launch.slot),
+        "devices": list(launch.shape.devices),
+        "address": spec.address,
+        "port": launch.shape.port,
+        "argv": build_argv(spec=spec, installation=installation, version=version, launch=launch.shape),
+        "env": build_environment(spec=spec, version=version, launch=launch.shape),
+        "secrets": dict(sorted(spec.secrets.items())),
+        "reserved_bytes": dict.fromkeys(launch.shape.devices, launch.need.reserved),
+        "served_name": spec.served_model_name,
+        "task": spec.task,
+        "model_path": spec.model,
+        "executable": installation.executable or installation.python,
+        "vllm_version": str(version),
+        "expected": {"max_model_len": spec.max_model_len, "kv_tokens": launch.need.kv_tokens},
+    }
+
+
+def _one_start_per_device(launches: Sequence[_Launch]) -> list[list[str]]:
+    """Put each launch in the first step in which none of its devices is used yet: one start at a time on a device."""
+    steps: list[tuple[set[str], list[str]]] = []
+    for launch in launches:
+        wanted = set(launch.shape.devices)
+        used, members = next((step for step in steps if not step[0] & wanted), (set[str](), list[str]()))
+        if not members:
+            steps.append((used, members))
+        used |= wanted
+        members.append(launch.launch_id)
+    return [members for _, members in steps]
+
+
+def _identity(host: HostRef) -> tuple[Precondition, ...]:
+    return (
+        Precondition(code="host_key", subject=host.name, wanted=host.host_key_fingerprint),
+        Precondition(code="machine_id", subject=host.name, wanted=host.machine_id),
+    )
+
+
+def _start_preconditions(
+    *, host: HostRef, spec: DeploymentSpec, vllm: ChosenVllm, launches: Sequence[_Launch], revision: RevisionRef
+) -> tuple[Precondition, ...]:
+    executable = vllm.installation.executable or vllm.installation.python
+    found = [
+        *_identity(host),
+        Precondition(code="facts_age_s", subject=host.name, wanted=MAX_FACTS_AGE_AT_RUN_S),
+        Precondition(code="vllm_version", subject=executable, wanted=str(vllm.version)),
+        Precondition(code="model_present", subject=spec.model, wanted=spec.model),
+    ]
+    for launch in launches:
+        key = slot_key(deployment_id=revision.deployment_id, slot=launch.slot)
+        found.append(Precondition(code="slot_free", subject=key, wanted=launch.launch_id, launch_id=launch.launch_id))
+        found.append(
+            Precondition(code="port_free", subject=spec.address, wanted=launch.shape.port, launch_id=launch.launch_id)
+        )
+        found += [
+            Precondition(code="free_bytes", subject=uuid, wanted=launch.need.reserved, launch_id=launch.launch_id)
+            for uuid in launch.shape.devices
+        ]
+    return tuple(found)
+
+
+def _host_notes(*, facts: HostFacts, vllm: ChosenVllm) -> list[Note]:
+    notes = [Note(code="FACTS_WARNING", message=warning, level="warning") for warning in facts.warnings]
+    on_cpu = any(device.uuid == CPU_DEVICE for device in facts.devices)
+    if on_cpu and not vllm.version.is_cpu_build:
+        notes.append(
+            Note(
+                code="NOT_A_CPU_BUILD",
+                message=f"The host has no GPU, and vLLM {vllm.version} does not say that it is a build for the CPU.",
+                level="warning",
+            )
+        )
+    if facts.session.remove_ipc is True and facts.session.linger is not True and facts.uid != 0:
+        notes.append(
+            Note(
+                code="IPC_REMOVED_AT_LOGOUT",
+                message="The host removes a user's shared memory when the last session ends (logind's RemoveIPC=yes);"
+                f" `loginctl enable-linger {facts.user or 'USER'}` prevents it.",
+                level="warning",
+            )
+        )
+    return notes
+
+
+def _kept_notes(*, kept: Sequence[RunningInstance], revision: RevisionRef) -> list[Note]:
+    notes = []
+    for instance in sorted(kept, key=lambda item: item.slot):
+        other = instance.revision_number is not None and instance.revision_number != revision.number
+        what = f" with revision {instance.revision_number}" if other else ""
+        notes.append(
+            Note(
+                code="KEPT_OTHER_REVISION" if other else "KEPT",
+                message=f"{instance.instance} runs already{what} on port {instance.port} and stays as it is.",
+                level="warning" if other else "info",
+            )
+        )
+    return notes
+
+
+def plan_summary(plan: Plan) -> Mapping[str, int]:
+    """Count what a plan does, for one line in a list: {"starts": 3, "stops": 0, "steps": 3}."""
+    return {"starts": len(plan.launches), "stops": len(plan.stops), "steps": len(plan.order)}
