@@ -11,7 +11,7 @@ MIB = 1024**2
 GIB = 1024**3
 
 
-class OutOfDeviceMemory(Exception):
+class OutOfDeviceMemoryError(Exception):
     """An allocation that does not fit. `wanted` and `free` in bytes."""
 
     def __init__(self, *, wanted: int, free: int) -> None:
@@ -64,9 +64,9 @@ class Gpu:
         return self.usable - self.used
 
     def allocate(self, *, pid: int, size: int) -> None:
-        """Add `size` bytes to what `pid` holds; OutOfDeviceMemory where they are not free."""
+        """Add `size` bytes to what `pid` holds; OutOfDeviceMemoryError where they are not free."""
         if size > self.free:
-            raise OutOfDeviceMemory(wanted=size, free=self.free)
+            raise OutOfDeviceMemoryError(wanted=size, free=self.free)
         self.held[pid] = self.held.get(pid, 0) + size
 
     def release(self, pid: int) -> None:

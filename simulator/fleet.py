@@ -166,11 +166,11 @@ class Fleet:
         )
         key = load_or_make_key(layout.host_key)
         server = HostServer(spec=spec, layout=layout, system=system, host_key=key, client_key=self.client_key)
-        await server.listen(address, self._port)
+        port = await server.listen(address, self._port)
         return SimulatedHost(
             spec=spec,
             address=address,
-            port=self._port,
+            port=port,
             layout=layout,
             machine=machine,
             around=around,
@@ -194,10 +194,10 @@ def simulated_fleet(
     *,
     hosts: Sequence[HostSpec] | str = "one",
     speed: float = 50.0,
-    port_base: int = DEFAULT_PORT,
+    port_base: int = 0,
     network: int = 77,
 ) -> Iterator[Fleet]:
-    """A running fleet for tests: its own thread and loop. `hosts` may name a preset."""
+    """Run a fleet for tests in a thread and loop of its own. `hosts` may name a preset; port 0 picks free ones."""
     specs = PRESETS[hosts] if isinstance(hosts, str) else tuple(hosts)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=_run_loop, args=(loop,), name="simulated-fleet", daemon=True)

@@ -40,8 +40,8 @@ class HostServer:
         self._acceptor: asyncssh.SSHAcceptor | None = None
         self._connections: set[asyncssh.SSHServerConnection] = set()
 
-    async def listen(self, address: str, port: int) -> None:
-        """OSError where the port is taken."""
+    async def listen(self, address: str, port: int) -> int:
+        """Give the port (a free one for 0). OSError where it is taken."""
         self._acceptor = await asyncssh.create_server(
             lambda: _Login(self),
             address,
@@ -52,6 +52,7 @@ class HostServer:
             server_version="OpenSSH_9.2p1-simulated",
             login_timeout=20,
         )
+        return self._acceptor.get_port()
 
     async def close(self) -> None:
         if self._acceptor is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
 import urllib.error
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
+from hosts.agent.ports import bind_error
 from hosts.agent.status_file import Status, write_status
 from hosts.agent.system import DeviceUse, HttpAnswer, Process, StartRequest
 from simulator.programs import start_program
@@ -156,14 +156,10 @@ class SimulatedSystem:
         return self._around.address if address in OWN_ADDRESSES else address
 
     def bind_error(self, address: str, port: int) -> str | None:
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            try:
-                if self._own(address) != self._around.address:
-                    return "Cannot assign requested address"
-                probe.bind((self._around.address, port))
-            except OSError as error:
-                return error.strerror or str(error)
-        return None
+        own = self._own(address)
+        if own != self._around.address:
+            return "Cannot assign requested address"
+        return bind_error(own, port)
 
     def http(
         self,

@@ -9,7 +9,13 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
-from simulator.vllm.generation import EngineDead, Generation, count_tokens, generate_stream, generate_whole
+from simulator.vllm.generation import (
+    EngineDeadError,
+    Generation,
+    count_tokens,
+    generate_stream,
+    generate_whole,
+)
 from simulator.vllm.http_server import Answer, Request, answer_json
 
 if TYPE_CHECKING:
@@ -66,7 +72,7 @@ class Api:
             return self._get(path)
         except ApiError as error:
             return error.answer
-        except EngineDead:
+        except EngineDeadError:
             return ApiError(
                 500,
                 "EngineCore encountered an issue. See stack trace (above) for the root cause.",
@@ -129,7 +135,7 @@ class Api:
         generation = self._read_generation(body, chat=chat)
         if body.get("stream"):
             if self.instance.engine_dead.is_set():
-                raise EngineDead
+                raise EngineDeadError
             stream = generate_stream(self.instance, generation)
             return Answer(stream=stream, content_type="text/event-stream; charset=utf-8")
         return answer_json(await generate_whole(self.instance, generation))

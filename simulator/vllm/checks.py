@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from simulator.vllm.arguments import ServeArguments
 
 
-class StartFailure(Exception):
-    """The start ends here. `where` is `api` (before the engine) or `engine`; `kind` the exception's class."""
+class StartError(Exception):
+    """The start ends here.
+
+    `where`: `api` (before there is an engine), `engine` (each rank), `core` (EngineCore itself); `kind`: the exception's class.
+    """
 
     def __init__(
         self, text: str, *, where: str, kind: str = "ValueError", function: str = "init_device"
@@ -26,8 +29,8 @@ class StartFailure(Exception):
         self.function = function
 
 
-def refuse_missing_model(path: str) -> StartFailure:
-    return StartFailure(
+def refuse_missing_model(path: str) -> StartError:
+    return StartError(
         "huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name' or "
         f"'namespace/repo_name': '{path}'. Use `repo_type` argument if needed.",
         where="api",
@@ -35,8 +38,8 @@ def refuse_missing_model(path: str) -> StartFailure:
     )
 
 
-def refuse_offline_hub() -> StartFailure:
-    return StartFailure(
+def refuse_offline_hub() -> StartError:
+    return StartError(
         "huggingface_hub.errors.LocalEntryNotFoundError: Cannot find an appropriate cached snapshot folder for the specified "
         "revision on the local disk and outgoing traffic has been disabled. To enable repo look-ups and downloads "
         "online, pass 'local_files_only=False' as input.",
@@ -45,8 +48,8 @@ def refuse_offline_hub() -> StartFailure:
     )
 
 
-def _validation_error(model: str, text: str) -> StartFailure:
-    return StartFailure(
+def _validation_error(model: str, text: str) -> StartError:
+    return StartError(
         f"pydantic_core._pydantic_core.ValidationError: 1 validation error for {model}\n"
         f"  Value error, {text} [type=value_error, input_value=ArgsKwargs((), {{'model_co... 'shutdown_timeout': 0}}), "
         "input_type=ArgsKwargs]\n"
@@ -56,7 +59,7 @@ def _validation_error(model: str, text: str) -> StartFailure:
     )
 
 
-def check_length(shape: ModelShape, arguments: ServeArguments) -> StartFailure | None:
+def check_length(shape: ModelShape, arguments: ServeArguments) -> StartError | None:
     asked = arguments.max_model_len
     if asked is None or asked <= shape.max_positions:
         return None
@@ -71,7 +74,7 @@ def check_length(shape: ModelShape, arguments: ServeArguments) -> StartFailure |
     )
 
 
-def check_parallel(shape: ModelShape, arguments: ServeArguments, *, gpus: int | None) -> StartFailure | None:
+def check_parallel(shape: ModelShape, arguments: ServeArguments, *, gpus: int | None) -> StartError | None:
     """`gpus` None on a machine without: the CPU back end takes any number of workers."""
     if shape.heads % arguments.tensor_parallel:
         return _validation_error(
@@ -91,11 +94,11 @@ def check_parallel(shape: ModelShape, arguments: ServeArguments, *, gpus: int | 
 
 def check_free_memory(
     *, device: int, free: int, total: int, requested: int, utilization: float
-) -> StartFailure | None:
+) -> StartError | None:
     """Before anything is loaded: bytes free on the card against total x utilisation."""
     if free >= requested:
         return None
-    return StartFailure(
+    return StartError(
         f"Free memory on device cuda:{device} ({format_gib(free)}/{format_gib(total)} GiB) on startup is less than desired GPU "
         f"memory utilization ({utilization}, {format_gib(requested)} GiB). Decrease GPU memory utilization or reduce GPU "
         "memory used by other processes.",
@@ -104,11 +107,11 @@ def check_free_memory(
     )
 
 
-def check_profiling(*, free_before: int, free_after: int) -> StartFailure | None:
+def check_profiling(*, free_before: int, free_after: int) -> StartError | None:
     """Somebody else gave memory back while this one profiled: vLLM asserts."""
     if free_after <= free_before:
         return None
-    return StartFailure(
+    return StartError(
         f"Error in memory profiling. Initial free memory {format_gib(free_before)} GiB, current free memory "
         f"{format_gib(free_after)} GiB. This happens when other processes sharing the same container release GPU memory "
         "while vLLM is profiling during initialization. To fix this, ensure consistent GPU memory allocation or isolate "
@@ -119,30 +122,30 @@ def check_profiling(*, free_before: int, free_after: int) -> StartFailure | None
     )
 
 
-def check_kv_cache(*, available: int, token_bytes: int, max_model_len: int) -> StartFailure | None:
+def check_kv_cache(*, available: int, token_bytes: int, max_model_len: int) -> StartError | None:
     if available <= 0:
-        return StartFailure(
+        return StartError(
             "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine. "
             "See https://docs.vllm.ai/en/latest/configuration/conserving_memory/ for more details.",
-            where="engine",
+            where="core",
             function="check_enough_kv_cache_memory",
         )
     needed = max_model_len * token_bytes
     if needed <= available:
         return None
     longest = available // (token_bytes * BLOCK_SIZE) * BLOCK_SIZE
-    return StartFailure(
+    return StartError(
         f"To serve at least one request with the model's max seq len ({max_model_len}), ({format_gib(needed)} GiB KV cache is "
         f"needed, which is larger than the available KV cache memory ({format_gib(available)} GiB). Based on the available "
         f"memory, the estimated maximum model length is {longest}. Try increasing `gpu_memory_utilization` or decreasing "
         "`max_model_len` when initializing the engine.",
-        where="engine",
+        where="core",
         function="check_enough_kv_cache_memory",
     )
 
 
-def refuse_out_of_memory(*, wanted: int, free: int, total: int, device: int) -> StartFailure:
-    return StartFailure(
+def refuse_out_of_memory(*, wanted: int, free: int, total: int, device: int) -> StartError:
+    return StartError(
         f"CUDA out of memory. Tried to allocate {format_gib(wanted)} GiB. GPU {device} has a total capacity of "
         f"{format_gib(total)} GiB of which {format_gib(free)} GiB is free. See documentation for Memory Management  "
         "(https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)",
@@ -152,8 +155,8 @@ def refuse_out_of_memory(*, wanted: int, free: int, total: int, device: int) -> 
     )
 
 
-def refuse_missing_weights(path: str) -> StartFailure:
-    return StartFailure(
+def refuse_missing_weights(path: str) -> StartError:
+    return StartError(
         f"Cannot find any model weights with `{path}`",
         where="engine",
         kind="RuntimeError",

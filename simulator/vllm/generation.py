@@ -19,7 +19,7 @@ WORDS = (
 )  # fmt: skip
 
 
-class EngineDead(Exception):
+class EngineDeadError(Exception):
     """EngineCore has gone: vLLM's EngineDeadError."""
 
 
@@ -51,7 +51,7 @@ def count_tokens(text: str) -> int:
 
 
 async def produce(instance: Instance, generation: Generation) -> AsyncIterator[str]:
-    """The tokens, one by one, at the pace of timings.json. EngineDead where the engine goes; waits where it hangs."""
+    """The tokens, one by one, at the pace of timings.json. EngineDeadError where the engine goes; waits where it hangs."""
     metrics, timings = instance.metrics, instance.timings
     began = time.monotonic()
     await _wait_for_engine(instance)
@@ -76,7 +76,7 @@ async def produce(instance: Instance, generation: Generation) -> AsyncIterator[s
             metrics.cached_tokens += 1
             yield WORDS[(generation.seed + index) % len(WORDS)]
         finished = generation.finish_reason
-    except EngineDead:
+    except EngineDeadError:
         finished = "error"
         raise
     finally:
@@ -94,10 +94,10 @@ async def _wait_for_engine(instance: Instance) -> None:
     """Go on where the engine works. A SIGTERM leaves open answers hanging until their client goes (measured, 0.32.0)."""
     while not instance.answers or instance.aborted.is_set():
         if instance.engine_dead.is_set() and not instance.aborted.is_set():
-            raise EngineDead
+            raise EngineDeadError
         await instance.pause()
     if instance.engine_dead.is_set():
-        raise EngineDead
+        raise EngineDeadError
 
 
 def _usage(generation: Generation, made: int) -> dict[str, Any]:
@@ -173,7 +173,7 @@ async def generate_stream(instance: Instance, generation: Generation) -> AsyncIt
             if last:
                 choice["stop_reason"] = None
             yield _event(head, choice | {"token_ids": None})
-    except EngineDead:
+    except EngineDeadError:
         error = {
             "message": "EngineCore encountered an issue. See stack trace (above) for the root cause.",
             "type": "InternalServerError",

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from simulator.devices import GIB, OutOfDeviceMemory
+from simulator.devices import GIB, OutOfDeviceMemoryError
 from simulator.vllm import checks
 from simulator.vllm.api import Api
 from simulator.vllm.arguments import ArgumentError, parse_serve
-from simulator.vllm.checks import StartFailure
+from simulator.vllm.checks import StartError
 from simulator.vllm.http_server import HttpServer
 from simulator.vllm.model import (
     BLOCK_SIZE,
@@ -51,7 +51,7 @@ class Model:
 
 
 def read_model(path: str, *, load_format: str) -> Model:
-    """StartFailure where vLLM could not read it."""
+    """StartError where vLLM could not read it."""
     directory = Path(path)
     if not (directory / "config.json").is_file():
         raise checks.refuse_missing_model(path) if path.startswith("/") else checks.refuse_offline_hub()
@@ -84,7 +84,7 @@ class Startup:
         except ArgumentError as error:
             self.log.write(str(error))
             instance.end(exit_code=2)
-        except StartFailure as failure:
+        except StartError as failure:
             self._write_failure(failure)
             instance.end(exit_code=1)
         except asyncio.CancelledError:
@@ -152,7 +152,7 @@ class Startup:
             sock.bind((address, arguments.port))
         except OSError as error:
             sock.close()
-            raise StartFailure(
+            raise StartError(
                 f"OSError: [Errno {error.errno}] {error.strerror}",
                 where="api",
                 function="create_server_socket",
@@ -178,7 +178,7 @@ class Startup:
         if failure := checks.check_parallel(model.shape, arguments, gpus=count):
             raise failure
         if instance.machine.gpus and not instance.gpus:
-            raise StartFailure("RuntimeError: No CUDA GPUs are available", where="api", function="_lazy_init")
+            raise StartError("RuntimeError: No CUDA GPUs are available", where="api", function="_lazy_init")
         instance.gpus = instance.gpus[: arguments.world_size]
         return model
 
@@ -256,7 +256,7 @@ class Startup:
             try:
                 with instance.machine.lock:
                     gpu.allocate(pid=process.pid, size=wanted)
-            except OutOfDeviceMemory as error:
+            except OutOfDeviceMemoryError as error:
                 raise checks.refuse_out_of_memory(
                     wanted=error.wanted, free=error.free, total=gpu.usable, device=index
                 ) from None
@@ -394,7 +394,7 @@ class Startup:
         try:
             await server.listen(instance.socket)
         except OSError as error:
-            raise StartFailure(
+            raise StartError(
                 f"OSError: [Errno {error.errno}] {error.strerror}", where="api", function="startup"
             ) from None
         instance.http = server
@@ -408,7 +408,7 @@ class Startup:
 
     # -- failure
 
-    def _write_failure(self, failure: StartFailure) -> None:
+    def _write_failure(self, failure: StartError) -> None:
         values = {
             "error": failure.text,
             "error_type": failure.kind,
@@ -420,7 +420,7 @@ class Startup:
         if failure.where == "api":
             self.log.write_section("api_failed", **values)
             return
-        if self.instance.tree.workers:
+        if self.instance.tree.workers and failure.where == "engine":
             source = "multiproc_executor.py:870"
             for line in (
                 "WorkerProc failed to start.",
