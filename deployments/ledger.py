@@ -5,6 +5,7 @@ from datetime import datetime
 from django.db.models import QuerySet, Sum
 
 from deployments.models import Deployment, Launch, PortReservation, Reservation
+from deployments.planning.build import slot_key
 from deployments.planning.plan import RunningInstance, Taken
 from deployments.planning.states import LAUNCH_TERMINAL
 from hosts.models import Host
@@ -45,18 +46,13 @@ def running_instance(launch: Launch) -> RunningInstance:
         launch_id=str(launch.pk),
         instance=launch.instance.name,
         slot=launch.instance.slot,
-        slot_key=slot_key(launch),
+        slot_key=slot_key(deployment_id=launch.deployment_id, slot=launch.instance.slot),
         devices=tuple(launch.ranks.values_list("device__uuid", flat=True)),
         port=launch.port,
         address=launch.address,
         reserved=dict(held),
         revision_number=launch.revision.number,
     )
-
-
-def slot_key(launch: Launch) -> str:
-    """The name under which the host allows one live launch (as the plan wrote it)."""
-    return f"{launch.deployment_id}-{launch.instance.slot}"
 
 
 def release(launch: Launch, *, now: datetime) -> None:

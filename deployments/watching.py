@@ -17,16 +17,19 @@ from deployments.models import LogStream
 from deployments.planning.states import LAUNCH_TERMINAL
 from deployments.services.observing import apply_observation
 from deployments.services.runs import OWNER
-from hosts.agent_session import AgentRefused
+from hosts import queue
+from hosts.agent_session import AgentRefused, Refusal
 from hosts.connections import connections, controller_id
 from hosts.live import announce
 from hosts.models import Device, Host, HostWatch, Sample
 from hosts.problems import problem_of
+from hosts.queries import latest_facts
 from hosts.ssh.errors import SshError
 
 log = logging.getLogger(__name__)
 LEASE_SECONDS = 30
 LONGEST_PAUSE_SECONDS = 60
+FACTS_SECONDS = 200
 SAMPLES_KEPT_SECONDS = 24 * 3600
 
 
@@ -81,15 +84,18 @@ class HostWatching:
         self.stop = stop
         self.controller = controller_id()
         self.leased_at = timezone.now()
+        self.asked_for_facts_at = None
 
     def run(self) -> None:
         """Raises SshError or AgentRefused when the host cannot be heard any more."""
         with connections.session(self.host) as session:
             if session.machine_id != self.host.machine_id:
                 raise AgentRefused(
-                    code="MACHINE_CHANGED",
-                    message="Another machine answers at this address than was enrolled.",
-                    next_step="Check the address; if the machine was replaced, enrol it anew.",
+                    Refusal(
+                        "MACHINE_CHANGED",
+                        "Another machine answers at this address than was enrolled.",
+                        "Check the address; if the machine was replaced, enrol it anew.",
+                    )
                 )
             mark_heard(self.host)
             stream = session.stream(
@@ -99,6 +105,7 @@ class HostWatching:
                 for event in stream.ticks(1.0):
                     if self.stop.is_set() or not self.still_leased():
                         return
+                    self.refresh_facts()
                     if event is not None:
                         self.take(event, boot_id=session.boot_id)
             finally:
@@ -110,6 +117,19 @@ class HostWatching:
             return True
         self.leased_at = now
         return lease(self.host.pk) and Host.objects.filter(pk=self.host.pk, state=Host.State.ENROLLED).exists()
+
+    def refresh_facts(self) -> None:
+        """Plans need facts that are fresh: ask for them before they are too old."""
+        now = timezone.now()
+        if self.asked_for_facts_at is None:
+            newest = latest_facts(self.host)
+            self.asked_for_facts_at = newest.taken_at if newest else now
+        if (now - self.asked_for_facts_at).total_seconds() < FACTS_SECONDS:
+            return
+        self.asked_for_facts_at = now
+        with transaction.atomic():
+            Host.objects.filter(pk=self.host.pk, asked_at__isnull=True).update(asked_at=now)
+            queue.work_on_host(self.host.pk)
 
     def take(self, event: Mapping[str, Any], *, boot_id: str) -> None:
         now = timezone.now()

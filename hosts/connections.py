@@ -11,7 +11,7 @@ from django.conf import settings
 from hosts.agent_archive import build_archive
 from hosts.agent_session import AgentSession, open_session
 from hosts.models import Credential, Host, Installation
-from hosts.ssh.endpoint import Endpoint, HostKey, KeyAuth, PasswordAuth
+from hosts.ssh.endpoint import Endpoint, HostKey, KeyAuth, Limits, PasswordAuth
 from hosts.ssh.paramiko_runner import connect
 from hosts.ssh.runner import Runner
 from hosts.vault import VaultClosed, unseal
@@ -86,6 +86,10 @@ class Connections:
             held.session.close()
             held.runner.close()
 
+    def close_all(self) -> None:
+        """Close what nobody uses."""
+        self.close_idle(older_than=-1.0)
+
     def forget(self, host_id: int) -> None:
         """Drop the connection of a host whose login changed."""
         with self._lock:
@@ -97,13 +101,14 @@ class Connections:
 
 def open_connection(host: Host) -> Held:
     """Connect with the pinned host key, put the agent there, say hello."""
-    runner = connect(endpoint_of(host))
+    runner = connect(endpoint_of(host), limits=limits())
     try:
         session = open_session(
             runner,
             archive=build_archive(),
             controller_id=controller_id(),
             interpreters=(host.interpreter,) if host.interpreter else (),
+            vllm_interpreters=known_interpreters(host),
             state_root=host.state_root or None,
             log_root=host.log_root or None,
         )
@@ -148,5 +153,13 @@ def controller_id() -> str:
 connections = Connections()
 
 
-def connect_timeout() -> float:
-    return float(settings.SSH_CONNECT_TIMEOUT_SECONDS)
+def limits() -> Limits:
+    return Limits(connect=float(settings.SSH_CONNECT_TIMEOUT_SECONDS))
+
+
+def known_interpreters(host: Host) -> tuple[str, ...]:
+    """Pythons of the host's vLLM installations, for a host without one of its own."""
+    facts = host.facts.order_by("-taken_at").first()
+    found = facts.body.get("vllm") or [] if facts else []
+    below_roots = [f"{root.rstrip('/')}/bin/python3" for root in host.vllm_roots]
+    return tuple(dict.fromkeys([*(item["python"] for item in found if item.get("python")), *below_roots]))

@@ -14,7 +14,7 @@ from accounts.actors import system_actor
 from audit.record import record
 from hosts import problems
 from hosts.agent_session import AgentRefused
-from hosts.connections import connections
+from hosts.connections import connections, limits
 from hosts.facts.model import FactsProblem
 from hosts.facts.model import HostFacts as Facts
 from hosts.facts.parse import parse_facts
@@ -25,6 +25,7 @@ from hosts.ssh.paramiko_runner import read_host_key
 
 CLAIM_SECONDS = 120
 FACTS_TIMEOUT_SECONDS = 60
+FACTS_KEPT = 500
 WORKER = system_actor("worker")
 
 
@@ -64,7 +65,7 @@ def finish(host: Host, problem: dict | None) -> None:
 
 def show_key(host: Host) -> None:
     """Ask for the host key without signing in; a person compares the fingerprint."""
-    key = read_host_key(host.address, host.port)
+    key = read_host_key(host.address, host.port, limits=limits())
     Host.objects.filter(pk=host.pk).update(
         state=Host.State.KEY_SHOWN,
         host_key_kind=key.kind,
@@ -120,6 +121,8 @@ def read_facts(host: Host) -> tuple[Facts | FactsProblem, dict]:
 def store_facts(host: Host, facts: Facts, body: dict) -> None:
     moment = timezone.now()
     HostFacts.objects.create(host=host, taken_at=moment, body=body)
+    forgotten = host.facts.order_by("-taken_at").values_list("pk", flat=True)[FACTS_KEPT:]
+    HostFacts.objects.filter(pk__in=list(forgotten)).delete()
     Host.objects.filter(pk=host.pk).update(boot_id=facts.boot_id, last_seen_at=moment)
     present = {device.uuid for device in facts.devices}
     host.devices.exclude(uuid__in=present).update(present=False)

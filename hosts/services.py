@@ -11,7 +11,7 @@ from hosts import problems, queue
 from hosts.live import announce
 from hosts.models import Credential, Host
 from hosts.ssh.endpoint import KeyAuth
-from hosts.ssh.paramiko_runner import fingerprint_of_private_key
+from hosts.ssh.paramiko_runner import public_fingerprint
 from hosts.vault import seal
 
 EDITABLE = ("model_roots", "vllm_roots", "state_root", "log_root", "interpreter")
@@ -27,7 +27,7 @@ class Refused(Exception):
 
 def add_key(*, environment: Environment, name: str, private_key: str, passphrase: str, by: Actor, now: datetime) -> Credential:
     """Keep a private key, sealed. Raises SshError (KEY_UNREADABLE) when it is none."""
-    fingerprint = fingerprint_of_private_key(KeyAuth(private_key_text=private_key, passphrase=passphrase or None))
+    fingerprint = public_fingerprint(KeyAuth(private_key_text=private_key, passphrase=passphrase or None))
     return add_credential(
         environment=environment,
         name=name,

@@ -31,3 +31,23 @@ def _rows_of_migrations(request):
     yield
     with connection.schema_editor() as editor:
         triggers.remove(editor, "audit_entry")
+
+
+def pytest_collection_modifyitems(items):
+    """Fast tests first, the ones on real parts last."""
+    items.sort(key=lambda item: item.get_closest_marker("real") is not None)
+
+
+def pytest_terminal_summary(terminalreporter):
+    import os
+
+    if os.environ.get("FLEETADMIN_REFUSE_SKIPS") and terminalreporter.stats.get("skipped"):
+        terminalreporter.write_line("Skipped tests are refused here: this machine has to have every program.")
+
+
+def pytest_sessionfinish(session, exitstatus):
+    import os
+
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if os.environ.get("FLEETADMIN_REFUSE_SKIPS") and reporter and reporter.stats.get("skipped") and exitstatus == 0:
+        session.exitstatus = 1

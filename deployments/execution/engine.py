@@ -9,7 +9,7 @@ from deployments.execution.listener import Listener
 from deployments.execution.outcomes import Cancelled, Done, Failed, Outcome, PreconditionFailed
 from deployments.execution.session import Session
 from deployments.execution.start import Resume, StartOne, stop_launch
-from hosts.agent_session import AgentRefused
+from hosts.agent_session import AgentRefused, Refusal
 
 Intent = Mapping[str, Any]
 
@@ -95,7 +95,7 @@ class Engine:
         )
         for refused in report["refused"]:
             raise AgentRefused(
-                code=refused["code"], message=refused["message"], next_step="Look at its processes on the page."
+                Refusal(refused["code"], refused["message"], "Look at its processes on the page.")
             )
         return report["swept"][0]
 

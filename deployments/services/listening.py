@@ -232,6 +232,5 @@ def secrets_for(launch: Mapping[str, Any]) -> dict[str, str]:
     """The values of the secrets that the plan names, opened at the moment of the start."""
     environment_id = Launch.objects.values_list("environment_id", flat=True).get(pk=launch["launch_id"])
     return {
-        secret["variable"]: open_secret(environment_id=environment_id, name=secret["name"])
-        for secret in launch.get("secrets", [])
+        variable: open_secret(environment_id=environment_id, name=name) for variable, name in launch["secrets"].items()
     }

@@ -97,10 +97,13 @@ def make_removal_plan(kind, *, deployment: Deployment, launches, by: Actor, now:
     with transaction.atomic():
         drop_open_plans(deployment, now=now, by=by)
         built = build_stop_plan(
-            revision=revision_ref(rows[0].revision),
+            deployment_id=deployment.pk,
+            deployment_name=deployment.name,
             host=host_ref(host),
-            running=tuple(ledger.running_instance(launch) for launch in rows),
-            kind=str(kind.value),
+            targets=tuple(ledger.running_instance(launch) for launch in rows),
+            reason=str(kind.value),
+            revision=revision_ref(rows[0].revision),
+            kind=kind.value,
         )
         if isinstance(built, Refused):
             return built
@@ -185,7 +188,7 @@ def reserve(plan: Plan, launch: Mapping[str, Any], *, now: datetime) -> None:
     LogStream.objects.create(launch=row)
     PortReservation.objects.create(host=plan.host, port=row.port, launch=row, since=now)
     devices = {device.uuid: device for device in plan.host.devices.filter(uuid__in=launch["devices"])}
-    tensor_parallel = max(1, int(launch.get("tensor_parallel", len(launch["devices"]))))
+    tensor_parallel = spec_of(plan.revision).tensor_parallel
     for position, uuid in enumerate(launch["devices"]):
         Rank.objects.create(
             launch=row,

@@ -10,7 +10,9 @@ from accounts.models import Environment
 from audit.canonical import canonical, digest
 from audit.record import record
 from deployments.models import Deployment, Instance, Revision
-from deployments.planning.spec import DeploymentSpec, parse_spec, spec_to_mapping
+from deployments.planning.spec import DeploymentSpec
+from deployments.planning.spec_parse import parse_spec
+from deployments.planning.spec_yaml import spec_to_mapping
 from hosts.live import announce
 
 SPEC_FORM = 1

@@ -118,6 +118,9 @@ SQLITE_OPTIONS = {
     "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=20000;",
 }
 
+# The role of whoever runs commands on this machine: they act as local:<user> and are audited as such.
+LOCAL_ROLE = env.text("FLEETADMIN_LOCAL_ROLE", "administrator")
+
 RUN_LEASE_SECONDS = env.integer("FLEETADMIN_RUN_LEASE_SECONDS", 60)
 FACTS_MAX_AGE_SECONDS = env.integer("FLEETADMIN_FACTS_MAX_AGE_SECONDS", 900)
 WATCH_INTERVAL_SECONDS = env.integer("FLEETADMIN_WATCH_INTERVAL_SECONDS", 5)

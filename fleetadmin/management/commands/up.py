@@ -73,6 +73,7 @@ class Command(BaseCommand):
         self.say_hello(port)
         if demo:
             env = {**public, "FLEETADMIN_DEMO_URL": f"http://{ADDRESS}:{port}"}
+            (launcher.log_dir / "simulator.log").unlink(missing_ok=True)
             launcher.start("simulator", simulator_argv(Path(settings.VAR_DIR)), env=public)
             demo_run = launcher.spawn_attached(python("manage.py", "demo"), env)
             if demo_run.wait() != 0:

@@ -1,0 +1,28 @@
+"""Rights of the command line: whoever can run it here has the role the installation gives to local commands."""
+
+import getpass
+
+from django.conf import settings
+from django.contrib.auth.models import Permission
+from django.core.exceptions import PermissionDenied
+
+from accounts.actors import Actor, local_actor
+
+
+def act_locally(perm: str) -> Actor:
+    """The actor of a command that needs this permission. Raises PermissionDenied when the local role lacks it."""
+    app_label, _, codename = perm.partition(".")
+    allowed = Permission.objects.filter(
+        content_type__app_label=app_label, codename=codename, role__slug=settings.LOCAL_ROLE
+    ).exists()
+    if not allowed:
+        raise PermissionDenied(perm)
+    return local_actor(getpass.getuser())
+
+
+def may_locally(perm: str) -> bool:
+    try:
+        act_locally(perm)
+    except PermissionDenied:
+        return False
+    return True

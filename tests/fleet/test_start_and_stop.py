@@ -1,0 +1,204 @@
+"""Plan, start, verify, watch and stop on a simulated host, through the application's own services."""
+
+import pytest
+from django.utils import timezone
+
+from deployments import ledger
+from deployments.log_store import read_lines
+from deployments.models import Launch, Plan, PortReservation, Reservation, Run
+from deployments.planning.refusals import Refused
+from deployments.planning.spec import DeploymentSpec
+from deployments.planning.spec_parse import parse_spec
+from deployments.services.plans import make_start_plan, make_stop_plan, make_sweep_plan
+from deployments.services.revisions import create_deployment
+from deployments.services.runs import RunRefused, request_run
+from deployments.watching import HostWatching, Watcher
+from hosts.models import Host
+from tests.fleet.conftest import ANN, eventually
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def host(enrol) -> Host:
+    return enrol("gpu-a")
+
+
+def make_spec(host: Host, **changes) -> DeploymentSpec:
+    model = next(m["path"] for m in host.facts.latest().body["models"] if "Qwen3-0.6B" in m["path"])
+    values = {
+        "name": "qwen",
+        "host": host.name,
+        "model": model,
+        "served_model_name": "qwen3",
+        "max_model_len": 4096,
+        "max_num_seqs": 32,
+    }
+    spec = parse_spec({**values, **changes})
+    assert isinstance(spec, DeploymentSpec), spec
+    return spec
+
+
+def plan_start(host: Host, **changes) -> Plan | Refused:
+    revision = create_deployment(environment=host.environment, spec=make_spec(host, **changes), by=ANN, now=timezone.now())
+    return make_start_plan(
+        deployment=revision.deployment, revision=revision, allow_code_loading=False, by=ANN, now=timezone.now()
+    )
+
+
+def start(host: Host, **changes) -> Run:
+    plan = plan_start(host, **changes)
+    assert isinstance(plan, Plan), plan
+    run = request_run(plan=plan, digest=plan.digest, by=ANN, now=timezone.now())
+    run.refresh_from_db()
+    return run
+
+
+def codes(refused: Refused) -> list[str]:
+    assert isinstance(refused, Refused), refused
+    return [str(reason.code) for reason in refused.reasons]
+
+
+class TestPlan:
+    def test_holds_its_port_and_bytes_before_anything_starts(self, host):
+        plan = plan_start(host)
+        launch = plan.launches.get()
+        assert launch.state == "planned"
+        assert PortReservation.objects.get(launch=launch).until is None
+        assert Reservation.objects.get(launch=launch).bytes > 0
+        assert launch.ranks.get().device.uuid.startswith("GPU-")
+
+    def test_shows_every_reason_at_once(self, host):
+        found = codes(plan_start(host, model="/nowhere/model", max_model_len=None, extra_args={"--port": "1", "--frobnicate": "1"}))
+        assert {"ARGUMENT_OURS"} <= set(found)
+        assert len(found) >= 3
+
+    def test_refuses_code_loading_without_the_permission(self, host):
+        assert "ARGUMENT_LOADS_CODE" in codes(plan_start(host, extra_args={"--trust-remote-code": True}))
+
+    def test_refuses_more_memory_than_there_is(self, host):
+        assert "MEMORY_TOO_SMALL" in codes(plan_start(host, instances=40))
+
+    def test_replaces_an_open_plan_and_frees_what_that_held(self, host):
+        first = plan_start(host)
+        make_start_plan(
+            deployment=first.deployment, revision=first.revision, allow_code_loading=False, by=ANN, now=timezone.now()
+        )
+        first.refresh_from_db()
+        assert first.state == Plan.State.DROPPED
+        assert PortReservation.objects.filter(until__isnull=True).count() == 1
+
+
+class TestRun:
+    def test_starts_verifies_and_keeps_the_log(self, host):
+        run = start(host)
+        launch = Launch.objects.get(plan=run.plan)
+        assert (run.state, launch.state) == ("succeeded", "ready"), (run.problem, launch.cause, launch.verdict)
+        assert launch.verdict["probe"]["answer"]["tokens"] >= 1
+        assert launch.progress["kv_tokens"] > 0
+        lines = [line for _, line in read_lines(launch.log, first=1, limit=5000)]
+        assert any("Application startup complete" in line for line in lines)
+        assert [step.name for step in run.steps.all()] == ["launch", "follow_start", "verify"]
+        assert all(step.state == "done" for step in run.steps.all())
+
+    def test_refuses_another_digest_than_the_plan_has(self, host):
+        plan = plan_start(host)
+        with pytest.raises(RunRefused) as refusal:
+            request_run(plan=plan, digest="0" * 64, by=ANN, now=timezone.now())
+        assert refusal.value.problem["code"] == "PLAN_DIFFERS"
+
+    def test_takes_a_plan_once(self, host):
+        run = start(host)
+        with pytest.raises(RunRefused) as refusal:
+            request_run(plan=run.plan, digest=run.plan.digest, by=ANN, now=timezone.now())
+        assert refusal.value.problem["code"] == "PLAN_NOT_OPEN"
+
+    def test_ends_as_precondition_failed_when_a_foreigner_took_the_port(self, host, fleet):
+        import socket
+
+        plan = plan_start(host)
+        launch = plan.launches.get()
+        with socket.create_server((host.address, launch.port)):
+            run = request_run(plan=plan, digest=plan.digest, by=ANN, now=timezone.now())
+        run.refresh_from_db()
+        launch.refresh_from_db()
+        assert run.state == "precondition_failed"
+        assert run.problem["code"] == "PORT_TAKEN"
+        assert launch.state in ("failed", "stopped")
+        assert not ledger.live_launches(plan.deployment).exists()
+        assert not PortReservation.objects.filter(launch=launch, until__isnull=True).exists()
+
+
+class TestStop:
+    def test_leaves_nothing_in_the_ledger_or_on_the_host(self, host, fleet):
+        run = start(host)
+        plan = make_stop_plan(deployment=run.deployment, by=ANN, now=timezone.now())
+        stopped = request_run(plan=plan, digest=plan.digest, by=ANN, now=timezone.now())
+        stopped.refresh_from_db()
+        launch = Launch.objects.get(plan=run.plan)
+        assert (stopped.state, launch.state) == ("succeeded", "stopped"), stopped.problem
+        assert not Reservation.objects.filter(until__isnull=True).exists()
+        assert not PortReservation.objects.filter(until__isnull=True).exists()
+        titles = [process.title for process in fleet["gpu-a"].machine]
+        assert not [title for title in titles if "vllm" in title.lower()]
+
+    def test_says_so_when_there_is_nothing_to_stop(self, host):
+        run = start(host)
+        plan = make_stop_plan(deployment=run.deployment, by=ANN, now=timezone.now())
+        request_run(plan=plan, digest=plan.digest, by=ANN, now=timezone.now())
+        assert codes(make_stop_plan(deployment=run.deployment, by=ANN, now=timezone.now())) == ["NOTHING_TO_STOP"]
+
+
+@pytest.fixture
+def watching(host):
+    """A watcher's thread on this host."""
+    import threading
+
+    watcher = Watcher()
+    thread = threading.Thread(target=watcher.watch_host, args=(host.pk,), daemon=True)
+
+    def begin() -> None:
+        thread.start()
+
+    yield begin
+    watcher.stop.set()
+    if thread.ident:
+        thread.join(10)
+
+
+class TestWatcher:
+    def test_finds_an_orphan_and_the_sweep_removes_it(self, host, fleet, watching, settings):
+        settings.WATCH_INTERVAL_SECONDS = 1
+        run = start(host)
+        launch = Launch.objects.get(plan=run.plan)
+        fleet["gpu-a"].kill("vllm serve")
+        watching()
+        eventually(lambda: Launch.objects.filter(pk=launch.pk, state="orphaned").exists())
+        launch.refresh_from_db()
+        assert any("EngineCore" in process["title"] for process in launch.processes)
+        assert Reservation.objects.get(launch=launch).until is None
+        plan = make_sweep_plan(deployment=run.deployment, by=ANN, now=timezone.now())
+        swept = request_run(plan=plan, digest=plan.digest, by=ANN, now=timezone.now())
+        swept.refresh_from_db()
+        launch.refresh_from_db()
+        assert (swept.state, launch.state) == ("succeeded", "stopped"), swept.problem
+        assert not Reservation.objects.filter(until__isnull=True).exists()
+
+    def test_calls_an_instance_failed_whose_engine_died_with_the_cause(self, host, fleet, watching, settings):
+        settings.WATCH_INTERVAL_SECONDS = 1
+        run = start(host)
+        launch = Launch.objects.get(plan=run.plan)
+        watching()
+        fleet["gpu-a"].kill("VLLM::EngineCore")
+        eventually(lambda: Launch.objects.filter(pk=launch.pk, state="failed").exists())
+        launch.refresh_from_db()
+        assert launch.cause["code"]
+        assert launch.cause["sentence"].endswith(".")
+
+    def test_writes_samples_and_device_readings(self, host, watching, settings):
+        settings.WATCH_INTERVAL_SECONDS = 1
+        watching()
+        eventually(lambda: host.samples.exists())
+        device = eventually(lambda: host.devices.filter(use__isnull=False).first())
+        assert device.use["total"] > 0
+        assert device.use_at is not None
