@@ -1,5 +1,5 @@
-# ruff: noqa: PTH, S108 - names in /proc and folders of the host
-"""Hosts for tests: real OpenSSH in namespaces of their own on this machine. Needs root and changes nothing that stays.
+# ruff: noqa: PTH115, PTH208, S108 - names in /proc and folders of the host
+"""Hosts for tests: real OpenSSH in namespaces on this machine. Needs root and changes nothing that stays.
 
     with hosts(2, mounts=["/opt/vllm"]) as rig:
         rig[0].address, rig[0].port, rig[0].user, rig[0].private_key, rig[0].host_key
@@ -24,9 +24,9 @@ import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rig.network import HOSTS_PER_RIG, Slot, Switch, take_slot, wait_until
-from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -168,6 +168,8 @@ class RigHost:
         hears.write(b"go\n")
         hears.flush()
         wait_until(self._answers, seconds=15)
+        # That look was a connection too, and sshd counts it (MaxStartups) until its process is gone.
+        wait_until(lambda: len(self.processes()) == 1, seconds=15)
 
     def stop(self) -> None:
         """Pull the plug: every process of it is killed, its namespaces and cable are gone."""

@@ -1,5 +1,5 @@
-# ruff: noqa: PTH, S108, T201 - process 1 of a host speaks to the kernel, by names of folders
-"""Process 1 of a rig host: mounts, then sshd, then reaps. Run by path inside fresh namespaces; standard library only.
+# ruff: noqa: PTH102, PTH103, PTH110, PTH112, PTH113, PTH118, PTH123, PTH208, S108, T201 - speaks to the kernel
+"""Process 1 of a rig host: mounts, then sshd, then reaps. Run by path in fresh namespaces; no package needed.
 
 argv[1]   the host's directory: setup.json, sshd_config, host_key, authorized_keys, etc/, boot_id, machine_id
 stdout    `mounted` when the mounts are made

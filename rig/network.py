@@ -1,5 +1,5 @@
-# ruff: noqa: PTH - links in /proc
-"""Addresses and cables of a rig: a switch in a namespace of its own, one cable to the controller, one per host.
+# ruff: noqa: PTH115 - links in /proc
+"""Addresses and cables of a rig: a switch in a namespace of its own, a cable to the controller, one per host.
 
 Everything hangs on processes: when they end, the kernel takes namespaces, cables and addresses away.
 """
