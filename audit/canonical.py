@@ -1,8 +1,9 @@
 """The one way a value becomes bytes that are hashed and kept for ever.
 
-Everything that is digested (a spec revision, a plan's intent, an audit row) is written once by `canonical` and the bytes are stored;
-nothing is ever serialised a second time to be compared. Two values that mean the same give the same bytes on every database and
-every Python, because the form leaves no choice: UTF-8, keys sorted, no spaces, no floats, times in UTC with microseconds.
+Everything that is digested (a spec revision, a plan's intent, an audit row) is written once by `canonical`
+and the bytes are stored; nothing is ever serialised a second time to be compared. Two values that mean the
+same give the same bytes on every database and every Python, because the form leaves no choice: UTF-8, keys
+sorted, no spaces, no floats, times in UTC with microseconds.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ def canonical(value: Mapping[str, object], *, form: int) -> bytes:
     """Write a mapping as canonical JSON, with the version of its form under the key "form".
 
     Raises TypeError for a float, bytes, a set or any type JSON does not know, and for keys that are not text;
-    ValueError for a naive time, text that is not valid Unicode, or a "form" in the mapping that says something else.
+    ValueError for a naive time, text that is not valid Unicode, or a "form" in the mapping that says
+    something else.
     """
     if not isinstance(value, Mapping):
         raise TypeError(f"canonical() writes a mapping, not {type(value).__name__}")
@@ -41,7 +43,10 @@ def digest(data: bytes) -> str:
 
 
 def clean_text(text: str) -> str:
-    """Replace what cannot be stored (NUL, lone surrogates) by U+FFFD. Every text that came from a host passes here."""
+    """Replace what cannot be stored (NUL, lone surrogates) by U+FFFD.
+
+    Every text that came from a host passes here.
+    """
     return _UNSTORABLE.sub(REPLACEMENT, text)
 
 
@@ -69,7 +74,9 @@ def _encodable(text: str, *, path: str) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as problem:
-        raise ValueError(f"{path} is not valid Unicode; pass host text through clean_text() first") from problem
+        raise ValueError(
+            f"{path} is not valid Unicode; pass host text through clean_text() first"
+        ) from problem
     return str(text)
 
 

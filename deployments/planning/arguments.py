@@ -1,27 +1,32 @@
-"""From a spec to the exact command line and environment of one launch, and the refusal of arguments that cannot be had."""
+"""From a spec to the exact command line and environment of one launch, and what cannot be had."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from deployments.planning.argument_classes import ArgumentClass, classify_argument, classify_variable
 from deployments.planning.flags import REPLACEMENTS, Presence, base_flag, check_flag, flag_history
 from deployments.planning.plan import Note
 from deployments.planning.refusals import Refusal, RefusalCode
 from deployments.planning.sizes import GIB
-from deployments.planning.spec import DeploymentSpec
 from hosts.facts.model import CPU_DEVICE, VllmInstallation
-from hosts.facts.versions import VllmVersion
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from deployments.planning.spec import DeploymentSpec
+    from hosts.facts.versions import VllmVersion
 
 KV_BYTES_FLAG = "--kv-cache-memory-bytes"
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchShape:
-    """What the planner decided for one launch. `utilization` is text ("0.3"): a share of the GPU, None on "cpu".
+    """What the planner decided for one launch.
 
-    `kv_cache_bytes` is per device and pinned; None lets vLLM measure what is left of the share.
+    `utilization` is text ("0.3"), a share of the GPU; None on "cpu". `kv_cache_bytes` is per device and
+    pinned; None lets vLLM measure what is left of the share.
     """
 
     devices: tuple[str, ...]
@@ -37,9 +42,17 @@ class LaunchShape:
 def build_argv(
     *, spec: DeploymentSpec, installation: VllmInstallation, version: VllmVersion, launch: LaunchShape
 ) -> list[str]:
-    """Return the argument list of `vllm serve`. Each flag with a value is two elements, as it is shown and approved."""
-    # Without the console script the same command line runs as a module (vLLM's cli.main, all sampled versions).
-    start = [installation.executable] if installation.executable else [installation.python, "-m", "vllm.entrypoints.cli.main"]
+    """Return the argument list of `vllm serve`.
+
+    Each flag with a value is two elements, as it is shown and approved.
+    """
+    # Without the console script the same command line runs as a module (vLLM's cli.main, all sampled
+    # versions).
+    start = (
+        [installation.executable]
+        if installation.executable
+        else [installation.python, "-m", "vllm.entrypoints.cli.main"]
+    )
     argv = [*start, "serve", spec.model, "--host", spec.address, "--port", str(launch.port)]
     argv += ["--served-model-name", spec.served_model_name]
     argv += _task_arguments(spec=spec, version=version)
@@ -61,9 +74,7 @@ def build_argv(
     return argv + _extra_arguments(spec)
 
 
-def build_environment(
-    *, spec: DeploymentSpec, version: VllmVersion, launch: LaunchShape
-) -> dict[str, str]:
+def build_environment(*, spec: DeploymentSpec, version: VllmVersion, launch: LaunchShape) -> dict[str, str]:
     """Return the variables of the plan, sorted. Secrets are not among them; the agent adds its own marks."""
     env = {
         **spec.env,
@@ -88,7 +99,10 @@ def can_pin_kv_cache(version: VllmVersion) -> bool:
 def check_arguments(
     *, spec: DeploymentSpec, version: VllmVersion | None, allow_code_loading: bool
 ) -> tuple[list[Refusal], list[Note]]:
-    """Return every reason to refuse the extras, and what the approver should see. Without a version nothing is gated by it."""
+    """Return every reason to refuse the extras, and what the approver should see.
+
+    Without a version nothing is gated by it.
+    """
     refusals: list[Refusal] = []
     notes: list[Note] = []
     for flag, value in spec.extra_args.items():
@@ -98,7 +112,12 @@ def check_arguments(
             continue
         if found.kind is ArgumentClass.CODE_LOADING:
             _judge_loading(
-                refusals, notes, what=flag, code=RefusalCode.ARGUMENT_LOADS_CODE, reason=found.reason, allowed=allow_code_loading
+                refusals,
+                notes,
+                what=flag,
+                code=RefusalCode.ARGUMENT_LOADS_CODE,
+                reason=found.reason,
+                allowed=allow_code_loading,
             )
         if version is not None:
             _judge_presence(refusals, notes, flag=flag, version=version)
@@ -108,7 +127,12 @@ def check_arguments(
             refusals.append(_ours(what=name, code=RefusalCode.VARIABLE_OURS, reason=found.reason))
         elif found.kind is ArgumentClass.CODE_LOADING:
             _judge_loading(
-                refusals, notes, what=name, code=RefusalCode.VARIABLE_LOADS_CODE, reason=found.reason, allowed=allow_code_loading
+                refusals,
+                notes,
+                what=name,
+                code=RefusalCode.VARIABLE_LOADS_CODE,
+                reason=found.reason,
+                allowed=allow_code_loading,
             )
     return refusals, notes + _advice(spec)
 
@@ -132,7 +156,8 @@ def _judge_loading(
         Refusal(
             code=code,
             message=f"{what} {reason}, which needs a permission of its own.",
-            next_step="Remove it, or ask somebody with the permission for code-loading arguments in this environment.",
+            next_step="Remove it, or ask somebody with the permission for code-loading arguments in this"
+            " environment.",
             numbers={"name": what},
         )
     )
@@ -146,14 +171,19 @@ def _judge_presence(refusals: list[Refusal], notes: list[Note], *, flag: str, ve
         notes.append(
             Note(
                 code="FLAG_NOT_IN_TABLE",
-                message=f"{flag} is in no vLLM release from 0.6.6 to 0.33.0 that was looked at; if vLLM does not know it, the"
+                message=f"{flag} is in no vLLM release from 0.6.6 to 0.33.0 that was looked at; if vLLM does"
+                " not know it, the"
                 " start fails after a few seconds.",
                 level="warning",
             )
         )
     elif presence is Presence.UNSURE:
         notes.append(
-            Note(code="FLAG_UNSURE", message=f"Whether vLLM {version} has {flag} is not known.", level="warning")
+            Note(
+                code="FLAG_UNSURE",
+                message=f"Whether vLLM {version} has {flag} is not known.",
+                level="warning",
+            )
         )
 
 
@@ -163,26 +193,56 @@ def _absent(*, flag: str, version: VllmVersion) -> Refusal:
     where = f"{span[0]} to {span[-1]}" if len(span) > 1 else span[0] if span else "no release"
     replacement = REPLACEMENTS.get(base_flag(flag))
     # With no replacement known, the version that has it is the way out.
-    step = f"Instead: {replacement}." if replacement else f"Remove it, or choose a vLLM that has it ({where})."
+    step = (
+        f"Instead: {replacement}." if replacement else f"Remove it, or choose a vLLM that has it ({where})."
+    )
     return Refusal(
         code=RefusalCode.FLAG_UNKNOWN_IN_VERSION,
         message=f"vLLM {version} has no {flag}; releases {where} have it.",
         next_step=step,
-        numbers={"flag": flag, "version": str(version), "first": span[0] if span else None, "last": span[-1] if span else None},
+        numbers={
+            "flag": flag,
+            "version": str(version),
+            "first": span[0] if span else None,
+            "last": span[-1] if span else None,
+        },
     )
 
 
 def _advice(spec: DeploymentSpec) -> list[Note]:
     notes = []
     if "--enable-log-requests" in spec.extra_args:
-        notes.append(Note(code="PROMPTS_IN_LOG", message="--enable-log-requests writes every prompt to the log.", level="warning"))
+        notes.append(
+            Note(
+                code="PROMPTS_IN_LOG",
+                message="--enable-log-requests writes every prompt to the log.",
+                level="warning",
+            )
+        )
     if "--disable-log-stats" in spec.extra_args:
-        notes.append(Note(code="NO_METRICS", message="--disable-log-stats takes most vLLM metrics away.", level="warning"))
+        notes.append(
+            Note(
+                code="NO_METRICS",
+                message="--disable-log-stats takes most vLLM metrics away.",
+                level="warning",
+            )
+        )
     if spec.env.get("CUDA_LAUNCH_BLOCKING") == "1":
-        notes.append(Note(code="SLOW_DEBUG_MODE", message="CUDA_LAUNCH_BLOCKING=1 is for debugging; it makes every kernel wait.", level="warning"))
+        notes.append(
+            Note(
+                code="SLOW_DEBUG_MODE",
+                message="CUDA_LAUNCH_BLOCKING=1 is for debugging; it makes every kernel wait.",
+                level="warning",
+            )
+        )
     if spec.address not in ("127.0.0.1", "::1") and "VLLM_API_KEY" not in spec.secrets:
         notes.append(
-            Note(code="OPEN_TO_NETWORK", message=f"It listens on {spec.address} without an API key: name a credential for VLLM_API_KEY.", level="warning")
+            Note(
+                code="OPEN_TO_NETWORK",
+                message=f"It listens on {spec.address} without an API key: name a credential for"
+                " VLLM_API_KEY.",
+                level="warning",
+            )
         )
     return notes
 

@@ -1,14 +1,15 @@
-"""Builds the plan of a start or a stop from the spec, the host's facts and the ledgers. Refuses with every reason it finds.
+"""Builds the plan of a start or a stop from the spec, the host's facts and the ledgers.
 
-Nothing is looked up and nothing is invented here: facts, ages, what is taken and new ids all come in as arguments, so the same
-arguments always give the same bytes.
+A refusal carries every reason that was found, not only the first.
+
+Nothing is looked up and nothing is invented here: facts, ages, what is taken and new ids all come in as
+arguments, so the same arguments always give the same bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from deployments.planning.arguments import (
     LaunchShape,
@@ -32,8 +33,12 @@ from deployments.planning.plan import (
 )
 from deployments.planning.ports import assign_ports
 from deployments.planning.refusals import Refusal, RefusalCode, Refused
-from deployments.planning.spec import DeploymentSpec
 from hosts.facts.model import CPU_DEVICE, HostFacts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from deployments.planning.spec import DeploymentSpec
 
 # A plan is made from facts at most this old; at its run, they may be this old at most.
 MAX_FACTS_AGE_S = 300
@@ -66,7 +71,10 @@ def build_start_plan(
     ids: Callable[[], str],
     allow_code_loading: bool,
 ) -> Plan | Refused:
-    """Plan the start of every slot that does not run yet. `ids` gives a new launch id at each call (called only if all is well)."""
+    """Plan the start of every slot that does not run yet.
+
+    `ids` gives a new launch id at each call (called only if all is well).
+    """
     reasons = _judge_host(spec=spec, host=host, facts=facts, facts_age_s=facts_age_s)
     slots, kept = _split_slots(spec=spec, taken=taken)
     if not slots:
@@ -74,7 +82,9 @@ def build_start_plan(
     vllm = choose_vllm(spec=spec, host=host, facts=facts)
     model, model_reasons = choose_model(spec=spec, host=host, facts=facts)
     version = None if isinstance(vllm, Refusal) else vllm.version
-    argument_reasons, notes = check_arguments(spec=spec, version=version, allow_code_loading=allow_code_loading)
+    argument_reasons, notes = check_arguments(
+        spec=spec, version=version, allow_code_loading=allow_code_loading
+    )
     figures, figure_notes = read_figures(spec=spec, model=model)
     reasons += [*([vllm] if isinstance(vllm, Refusal) else []), *model_reasons, *argument_reasons]
     devices, device_reasons = select_devices(spec=spec, facts=facts)
@@ -82,7 +92,9 @@ def build_start_plan(
     placement: Placement | list[Refusal] = []
     if not device_reasons:
         can_pin = version is None or can_pin_kv_cache(version)
-        placement = place_instances(spec=spec, slots=slots, devices=devices, taken=taken, model=figures, can_pin=can_pin)
+        placement = place_instances(
+            spec=spec, slots=slots, devices=devices, taken=taken, model=figures, can_pin=can_pin
+        )
     ports = assign_ports(spec=spec, slots=slots, taken=taken)
     if isinstance(placement, list):
         reasons += placement
@@ -108,7 +120,9 @@ def build_start_plan(
     }
     return seal_plan(
         intent=intent,
-        preconditions=_start_preconditions(host=host, spec=spec, vllm=vllm, launches=launches, revision=revision),
+        preconditions=_start_preconditions(
+            host=host, spec=spec, vllm=vllm, launches=launches, revision=revision
+        ),
         notes=tuple(notes),
         memory=build_bars(
             rooms=[room for group in placement.devices.values() for room in group],
@@ -125,10 +139,14 @@ def build_stop_plan(
     targets: Sequence[RunningInstance],
     reason: str,
     revision: RevisionRef | None = None,
+    kind: Literal["stop", "sweep"] = "stop",
     grace_s: int = 30,
     second_term_s: int = 10,
 ) -> Plan | Refused:
-    """Plan the stop of launches, all side by side. A second SIGTERM follows the first, which vLLM swallows during its start."""
+    """Plan the stop of launches, or (`kind` sweep) the removal of what an API server left behind.
+
+    All go side by side. A second SIGTERM follows the first, which vLLM swallows while it starts.
+    """
     if not targets:
         return Refused(
             reasons=(
@@ -143,9 +161,11 @@ def build_stop_plan(
     deployment = {"id": deployment_id, "name": deployment_name}
     intent = {
         "form": 1,
-        "kind": "stop",
+        "kind": kind,
         "deployment": deployment,
-        "revision": None if revision is None else {"id": revision.id, "number": revision.number, "digest": revision.digest},
+        "revision": None
+        if revision is None
+        else {"id": revision.id, "number": revision.number, "digest": revision.digest},
         "host": _host_intent(host),
         "launches": [],
         "stops": [
@@ -166,7 +186,9 @@ def build_stop_plan(
         "order": [[target.launch_id for target in ordered]],
     }
     known = [
-        Precondition(code="launch_known", subject=target.slot_key, wanted=target.launch_id, launch_id=target.launch_id)
+        Precondition(
+            code="launch_known", subject=target.slot_key, wanted=target.launch_id, launch_id=target.launch_id
+        )
         for target in ordered
     ]
     return seal_plan(intent=intent, preconditions=(*_identity(host), *known), notes=())
@@ -192,7 +214,8 @@ def _judge_host(*, spec: DeploymentSpec, host: HostRef, facts: HostFacts, facts_
             Refusal(
                 code=RefusalCode.HOST_CHANGED,
                 message=f"The machine that answers as {host.name} is not the one that was enrolled.",
-                next_step="Find out whether the host was reinstalled or replaced; if that is meant, enrol it again.",
+                next_step="Find out whether the host was reinstalled or replaced; if that is meant, enrol it"
+                " again.",
                 numbers={"wanted": host.machine_id, "found": facts.machine_id},
             )
         )
@@ -200,7 +223,8 @@ def _judge_host(*, spec: DeploymentSpec, host: HostRef, facts: HostFacts, facts_
         reasons.append(
             Refusal(
                 code=RefusalCode.FACTS_TOO_OLD,
-                message=f"What is known of {host.name} is {facts_age_s} seconds old; a plan needs it to be {MAX_FACTS_AGE_S} at most.",
+                message=f"What is known of {host.name} is {facts_age_s} seconds old; a plan needs it to be"
+                f" {MAX_FACTS_AGE_S} at most.",
                 next_step="Refresh the host's facts and plan again.",
                 numbers={"age_s": facts_age_s, "limit_s": MAX_FACTS_AGE_S},
             )
@@ -209,8 +233,10 @@ def _judge_host(*, spec: DeploymentSpec, host: HostRef, facts: HostFacts, facts_
         reasons.append(
             Refusal(
                 code=RefusalCode.LOGOUT_KILLS,
-                message=f"{host.name} ends a user's processes when the SSH session ends (logind's KillUserProcesses=yes).",
-                next_step=f"Have root set KillUserProcesses=no, or KillExcludeUsers={facts.user or 'the account'}, in /etc/systemd/logind.conf.",
+                message=f"{host.name} ends a user's processes when the SSH session ends (logind's"
+                " KillUserProcesses=yes).",
+                next_step="Have root set KillUserProcesses=no, or"
+                f" KillExcludeUsers={facts.user or 'the account'}, in /etc/systemd/logind.conf.",
             )
         )
     return reasons
@@ -279,7 +305,10 @@ def _launch_intent(
 
 
 def _one_start_per_device(launches: Sequence[_Launch]) -> list[list[str]]:
-    """Put each launch in the first step in which none of its devices is used yet: one start at a time on a device."""
+    """Put each launch in the first step in which none of its devices is used yet.
+
+    One start at a time on a device.
+    """
     steps: list[tuple[set[str], list[str]]] = []
     for launch in launches:
         wanted = set(launch.shape.devices)
@@ -299,7 +328,12 @@ def _identity(host: HostRef) -> tuple[Precondition, ...]:
 
 
 def _start_preconditions(
-    *, host: HostRef, spec: DeploymentSpec, vllm: ChosenVllm, launches: Sequence[_Launch], revision: RevisionRef
+    *,
+    host: HostRef,
+    spec: DeploymentSpec,
+    vllm: ChosenVllm,
+    launches: Sequence[_Launch],
+    revision: RevisionRef,
 ) -> tuple[Precondition, ...]:
     executable = vllm.installation.executable or vllm.installation.python
     found = [
@@ -310,12 +344,18 @@ def _start_preconditions(
     ]
     for launch in launches:
         key = slot_key(deployment_id=revision.deployment_id, slot=launch.slot)
-        found.append(Precondition(code="slot_free", subject=key, wanted=launch.launch_id, launch_id=launch.launch_id))
         found.append(
-            Precondition(code="port_free", subject=spec.address, wanted=launch.shape.port, launch_id=launch.launch_id)
+            Precondition(code="slot_free", subject=key, wanted=launch.launch_id, launch_id=launch.launch_id)
+        )
+        found.append(
+            Precondition(
+                code="port_free", subject=spec.address, wanted=launch.shape.port, launch_id=launch.launch_id
+            )
         )
         found += [
-            Precondition(code="free_bytes", subject=uuid, wanted=launch.need.reserved, launch_id=launch.launch_id)
+            Precondition(
+                code="free_bytes", subject=uuid, wanted=launch.need.reserved, launch_id=launch.launch_id
+            )
             for uuid in launch.shape.devices
         ]
     return tuple(found)
@@ -328,7 +368,8 @@ def _host_notes(*, facts: HostFacts, vllm: ChosenVllm) -> list[Note]:
         notes.append(
             Note(
                 code="NOT_A_CPU_BUILD",
-                message=f"The host has no GPU, and vLLM {vllm.version} does not say that it is a build for the CPU.",
+                message=f"The host has no GPU, and vLLM {vllm.version} does not say that it is a build for"
+                " the CPU.",
                 level="warning",
             )
         )
@@ -336,7 +377,8 @@ def _host_notes(*, facts: HostFacts, vllm: ChosenVllm) -> list[Note]:
         notes.append(
             Note(
                 code="IPC_REMOVED_AT_LOGOUT",
-                message="The host removes a user's shared memory when the last session ends (logind's RemoveIPC=yes);"
+                message="The host removes a user's shared memory when the last session ends (logind's"
+                " RemoveIPC=yes);"
                 f" `loginctl enable-linger {facts.user or 'USER'}` prevents it.",
                 level="warning",
             )

@@ -1,29 +1,46 @@
 """Names the cause of a failed start or a death from the log: the first root error, not the last line.
 
-vLLM ends nearly every failure with "Engine core initialization failed. See root cause above"; the cause is the first error a worker
-or the engine printed. Rules are tried on each line from the top; the first line that any rule knows is the cause. Where none is known,
-the first exception that is not one of the generic ones is quoted as it stands.
+vLLM ends nearly every failure with "Engine core initialization failed. See root cause above"; the cause is
+the first error a worker or the engine printed. Rules are tried on each line from the top; the first line that
+any rule knows is the cause. Where none is known, the first exception that is not one of the generic ones is
+quoted as it stands.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from deployments.planning.failure_rules import GENERIC, RULES, Rule
 from deployments.planning.log_lines import LogLine, parse_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 EVIDENCE_LIMIT = 600
 _SERVING = "Application startup complete"
 _CODE_INDENT = "    "
 _EXCEPTION = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b(?::.*)?$")
-_SIGNALS = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM"}
+_SIGNALS = {
+    1: "SIGHUP",
+    2: "SIGINT",
+    3: "SIGQUIT",
+    6: "SIGABRT",
+    7: "SIGBUS",
+    8: "SIGFPE",
+    9: "SIGKILL",
+    11: "SIGSEGV",
+    15: "SIGTERM",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """`line_number` counts from 1 in the lines given; None, like `evidence_line`, where the log says nothing."""
+    """`line_number` counts from 1 in the lines given.
+
+    None, like `evidence_line`, where the log says nothing.
+    """
 
     code: str
     sentence: str
@@ -85,7 +102,8 @@ def _unknown_exception(lines: Sequence[tuple[int, LogLine]]) -> Cause | None:
             return Cause(
                 code="UNKNOWN_ERROR",
                 sentence=f"vLLM stopped with an error that has no explanation here yet: {message[:200]}",
-                next_step="Read the log around this line; the traceback above it names the part of vLLM that failed.",
+                next_step="Read the log around this line; the traceback above it names the part of vLLM that"
+                " failed.",
                 evidence_line=message[:EVIDENCE_LIMIT],
                 line_number=number,
             )
@@ -102,14 +120,20 @@ def _exit_words(*, exit_code: int | None, exit_signal: int | None, has_lines: bo
         return (
             "KILLED",
             "The process was killed with SIGKILL, by the kernel when memory ran out or by somebody.",
-            "Look for 'Out of memory' in the kernel's log on the host; if it is there, start fewer or smaller instances.",
+            (
+                "Look for 'Out of memory' in the kernel's log on the host; if it is there, start fewer or"
+                " smaller instances."
+            ),
         )
     if exit_signal is not None:
         name = _SIGNALS.get(exit_signal, f"signal {exit_signal}")
         return (
             "ENDED_BY_SIGNAL",
             f"The process was ended by {name} and its log holds no error.",
-            "Find out who sent it: the audit trail lists every signal of this program, the host's own log the others.",
+            (
+                "Find out who sent it: the audit trail lists every signal of this program, the host's own log"
+                " the others."
+            ),
         )
     said = "its log holds no error" if has_lines else "it wrote nothing to its log"
     if exit_code is None:
@@ -122,7 +146,10 @@ def _exit_words(*, exit_code: int | None, exit_signal: int | None, has_lines: bo
         return (
             "ENDED_WITHOUT_ERROR",
             f"The process ended by itself with exit code 0 and {said}.",
-            "vLLM also ends with 0 when its engine is killed: look for somebody else's kill, then start the instance again.",
+            (
+                "vLLM also ends with 0 when its engine is killed: look for somebody else's kill, then start the"
+                " instance again."
+            ),
         )
     return (
         "EXIT_CODE",

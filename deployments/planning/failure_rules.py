@@ -1,7 +1,8 @@
 """The table of known causes: a code, the text that proves it, one sentence, and what to do.
 
-Texts are those of vLLM 0.8 to 0.33 (read in its sources), CUDA, NCCL and huggingface_hub; the ones marked "recorded" are in
-tests/planning/samples. Order counts only for a line that two patterns know. `{name}` is replaced by the pattern's group of that name.
+Texts are those of vLLM 0.8 to 0.33 (read in its sources), CUDA, NCCL and huggingface_hub; the ones marked
+"recorded" are in tests/planning/samples. Order counts only for a line that two patterns know. `{name}` is
+replaced by the pattern's group of that name.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ def _rule(code: str, pattern: str, sentence: str, next_step: str) -> Rule:
 
 # Said after the cause, or about another process's end: never a cause in itself.
 GENERIC = re.compile(
-    r"See root cause above|See stack trace|root cause|Engine core initialization failed|WorkerProc initialization failed"
-    r"|^(?:[\w.]*\.)?(?:EngineDeadError|EngineGenerateError|SystemExit|KeyboardInterrupt)\b|Executor failed|cannot schedule new futures"
+    r"See root cause above|See stack trace|root cause|Engine core initialization failed"
+    r"|WorkerProc initialization failed"
+    r"|^(?:[\w.]*\.)?(?:EngineDeadError|EngineGenerateError|SystemExit|KeyboardInterrupt)\b|Executor failed"
+    r"|cannot schedule new futures"
     r"|^pydantic_core\S*ValidationError: \d+ validation error|CancelledError"
 )
 
@@ -52,10 +55,11 @@ _ARGUMENTS = (
 
 _MODEL = (
     _rule(
-        "MODEL_PATH_INVALID",  # recorded; vLLM takes a path that does not exist for the name of a model on a hub
+        "MODEL_PATH_INVALID",  # recorded; a path that does not exist is taken for a name on a hub
         r"HFValidationError: Repo id must be .*?: '(?P<path>[^']*)'",
         "There is no model directory at {path} on the host.",
-        "Refresh the host's facts and choose a model from the list, or put the model where the deployment says.",
+        "Refresh the host's facts and choose a model from the list, or put the model where the deployment"
+        " says.",
     ),
     _rule(
         "MODEL_NOT_ON_HOST",  # recorded
@@ -65,15 +69,18 @@ _MODEL = (
     ),
     _rule(
         "MODEL_CONFIG_INVALID",
-        r"does not appear to have a file named config\.json|Unrecognized model in|Invalid repository ID or local directory",
+        r"does not appear to have a file named config\.json|Unrecognized model in"
+        r"|Invalid repository ID or local directory",
         "The model directory has no config.json that vLLM can use.",
         "Copy the model again, with its config.json and tokenizer files.",
     ),
     _rule(
         "MODEL_NEEDS_OWN_CODE",
-        r"requires you to execute the configuration file|contains custom code which must be executed|trust_remote_code=True",
+        r"requires you to execute the configuration file|contains custom code which must be executed"
+        r"|trust_remote_code=True",
         "The model brings code of its own, which vLLM runs only with --trust-remote-code.",
-        "Read the model's code, then add --trust-remote-code; that needs the permission for code-loading arguments.",
+        "Read the model's code, then add --trust-remote-code; that needs the permission for code-loading"
+        " arguments.",
     ),
     _rule(
         "ARCHITECTURE_UNSUPPORTED",  # recorded
@@ -90,7 +97,8 @@ _MODEL = (
     ),
     _rule(
         "TP_DOES_NOT_DIVIDE_HEADS",  # recorded
-        r"Total number of attention heads \((?P<heads>\d+)\) must be divisible by tensor parallel size \((?P<tp>\d+)\)",
+        r"Total number of attention heads \((?P<heads>\d+)\) must be divisible by tensor parallel size"
+        r" \((?P<tp>\d+)\)",
         "The model's {heads} attention heads cannot be split over tensor parallel {tp}.",
         "Choose a tensor parallel size that divides {heads}.",
     ),
@@ -120,33 +128,39 @@ _MODEL = (
     ),
     _rule(
         "WEIGHTS_DO_NOT_FIT_MODEL",
-        r"There is no module or parameter named|size mismatch for |Following weights were not initialized|is not divisible by \d+",
+        r"There is no module or parameter named|size mismatch for |Following weights were not initialized"
+        r"|is not divisible by \d+",
         "The weight files do not match the model's config.json or the chosen parallel sizes.",
-        "Check that config.json and weights come from the same model; with tensor parallel, try a smaller size.",
+        "Check that config.json and weights come from the same model; with tensor parallel, try a smaller"
+        " size.",
     ),
 )
 
 _MEMORY = (
     _rule(
         "KV_CACHE_TOO_BIG",  # recorded (CPU build)
-        r"Available memory on node \d+ \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on kv cache allocation is less than "
+        r"Available memory on node \d+ \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on kv cache allocation is"
+        r" less than "
         r"requested memory for kv \((?P<asked>[\d.]+) GiB\)",
         "The KV cache of {asked} GiB does not fit: {free} of {total} GiB of memory are free.",
         "Lower kv_cache_memory_bytes below the free memory.",
     ),
     _rule(
         "MEMORY_NOT_FREE",
-        r"Free memory on device(?: \S+)? \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup is less than desired "
+        r"Free memory on device(?: \S+)? \((?P<free>[\d.]+)/(?P<total>[\d.]+) GiB\) on startup is less than"
+        r" desired "
         r"GPU memory utilization \((?P<share>[\d.]+), (?P<asked>[\d.]+) GiB\)",
         "The GPU had {free} of {total} GiB free at the start; the instance wanted {asked} GiB ({share}).",
         "Stop what holds the memory (the host page names it) or lower the instance's share.",
     ),
     _rule(
         "KV_CACHE_TOO_SMALL",  # recorded (H200, three starts 5 s apart)
-        r"To serve at least one request with the models?'s max seq len|the estimated maximum model length is (?P<longest>\d+)"
+        r"To serve at least one request with the models?'s max seq len"
+        r"|the estimated maximum model length is (?P<longest>\d+)"
         r"|max seq len \(\d+\) is larger than the maximum number of tokens that can be stored in KV cache",
         "What was left for the KV cache does not hold one request of the asked context length.",
-        "Lower max_model_len, raise the instance's share of the GPU, or start fewer instances at the same time.",
+        "Lower max_model_len, raise the instance's share of the GPU, or start fewer instances at the same"
+        " time.",
     ),
     _rule(
         "NO_KV_CACHE_MEMORY",
@@ -162,7 +176,8 @@ _MEMORY = (
     ),
     _rule(
         "CUDA_OUT_OF_MEMORY",
-        r"(?:torch\.)?(?:cuda\.)?OutOfMemoryError|CUDA out of memory|CUDA error: out of memory|cudaErrorMemoryAllocation",
+        r"(?:torch\.)?(?:cuda\.)?OutOfMemoryError|CUDA out of memory|CUDA error: out of memory"
+        r"|cudaErrorMemoryAllocation",
         "The GPU ran out of memory.",
         "Lower the instance's share, max_num_seqs or max_model_len, or take other processes off this GPU.",
     ),
@@ -175,7 +190,7 @@ _MEMORY = (
     _rule(
         "SHARED_MEMORY_FULL",
         r"No space left on device.*(?:/dev/shm|psm_)|(?:/dev/shm|psm_).*No space left on device|Bus error",
-        "/dev/shm of the host is too small or full.",
+        "The host's shared memory (/dev/shm) is too small or full.",
         "Make /dev/shm larger, or sweep what stopped instances left there.",
     ),
     _rule(
@@ -196,12 +211,14 @@ _MACHINE = (
     _rule(
         "RENDEZVOUS_PORT_TAKEN",  # DistNetworkError, before vLLM 0.28
         r"EADDRINUSE|The server socket has failed to listen on any local network address",
-        "The internal port that this vLLM chose for its workers was taken by another start at the same moment.",
+        "The internal port that this vLLM chose for its workers was taken by another start at the same"
+        " moment.",
         "Start it again; one start at a time avoids it.",
     ),
     _rule(
         "NO_CUDA_DEVICE",
-        r"No CUDA GPUs are available|Found no NVIDIA driver|no CUDA-capable device is detected|invalid device ordinal"
+        r"No CUDA GPUs are available|Found no NVIDIA driver|no CUDA-capable device is detected"
+        r"|invalid device ordinal"
         r"|CUDA_ERROR_NO_DEVICE",
         "vLLM does not see the GPU.",
         "Check nvidia-smi on the host; if it works there, refresh the facts and make a new plan.",
@@ -226,7 +243,8 @@ _MACHINE = (
     ),
     _rule(
         "DRIVER_TOO_OLD",
-        r"The NVIDIA driver on your system is too old|CUDA driver version is insufficient|no kernel image is available",
+        r"The NVIDIA driver on your system is too old|CUDA driver version is insufficient"
+        r"|no kernel image is available",
         "The host's NVIDIA driver or GPU does not fit this vLLM's CUDA version.",
         "Update the driver, or choose a vLLM built for an older CUDA.",
     ),
@@ -246,7 +264,8 @@ _MACHINE = (
         "START_TIMED_OUT",
         r"Timed out waiting for engine(?:s| core processes) to (?:start|send initial message)",
         "The engine did not come up within vLLM's own time limit.",
-        "Read the last lines of the engine before this one; raise VLLM_ENGINE_READY_TIMEOUT_S if loading is merely slow.",
+        "Read the last lines of the engine before this one; raise VLLM_ENGINE_READY_TIMEOUT_S if loading is"
+        " merely slow.",
     ),
     _rule(
         "STEP_TIMED_OUT",
@@ -281,7 +300,8 @@ _MACHINE = (
     _rule(
         "WORKER_DIED",  # recorded
         r"Worker proc (?P<worker>\S+) died unexpectedly",
-        "The worker process {worker} died without an error of its own: it was killed from outside, most often for memory.",
+        "The worker process {worker} died without an error of its own: it was killed from outside, most"
+        " often for memory.",
         "Look for 'Out of memory' in the kernel's log on the host, then start the instance again.",
     ),
     _rule(
@@ -294,7 +314,8 @@ _MACHINE = (
         "ENGINE_ASSERTION",  # recorded (pipeline parallel on the CPU build)
         r"^AssertionError(?:: (?P<what>.+))?$",
         "vLLM stopped on a check of its own in the middle of work.",
-        "Read the traceback above this line; the combination of model and options is probably not supported by this build.",
+        "Read the traceback above this line; the combination of model and options is probably not supported"
+        " by this build.",
     ),
 )
 

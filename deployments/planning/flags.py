@@ -1,7 +1,8 @@
 """Which arguments `vllm serve` has in which version, from a table sampled over vLLM's releases.
 
-The table (data/vllm_flags.json) knows fourteen releases from 0.6.6.post1 to 0.33.0. Between two samples that disagree the answer
-is not known, and newer releases than the last sample are taken to be like it; callers get `Presence.UNSURE` there.
+The table (data/vllm_flags.json) knows fourteen releases from 0.6.6.post1 to 0.33.0. Between two samples that
+disagree the answer is not known, and newer releases than the last sample are taken to be like it; callers get
+`Presence.UNSURE` there.
 """
 
 from __future__ import annotations
@@ -20,16 +21,33 @@ _NEGATED = "--no-"
 
 # Short names of vllm serve, all versions. "-O" and "-cc" are the compilation settings.
 ALIASES = {
-    "-tp": "--tensor-parallel-size", "-pp": "--pipeline-parallel-size", "-dp": "--data-parallel-size", "-q": "--quantization",
-    "-n": "--nnodes", "-r": "--node-rank", "-asc": "--api-server-count", "-ep": "--enable-expert-parallel",
-    "-dpn": "--data-parallel-rank", "-dpr": "--data-parallel-start-rank", "-dpl": "--data-parallel-size-local",
-    "-dpa": "--data-parallel-address", "-dpp": "--data-parallel-rpc-port", "-dpb": "--data-parallel-backend",
-    "-dph": "--data-parallel-hybrid-lb", "-dpe": "--data-parallel-external-lb", "-dcp": "--decode-context-parallel-size",
-    "-pcp": "--prefill-context-parallel-size", "-O": "--compilation-config", "-cc": "--compilation-config",
-    "-ac": "--attention-config", "-sc": "--speculative-config", "--kv-cache-memory": "--kv-cache-memory-bytes",
-}  # fmt: skip
+    "-tp": "--tensor-parallel-size",
+    "-pp": "--pipeline-parallel-size",
+    "-dp": "--data-parallel-size",
+    "-q": "--quantization",
+    "-n": "--nnodes",
+    "-r": "--node-rank",
+    "-asc": "--api-server-count",
+    "-ep": "--enable-expert-parallel",
+    "-dpn": "--data-parallel-rank",
+    "-dpr": "--data-parallel-start-rank",
+    "-dpl": "--data-parallel-size-local",
+    "-dpa": "--data-parallel-address",
+    "-dpp": "--data-parallel-rpc-port",
+    "-dpb": "--data-parallel-backend",
+    "-dph": "--data-parallel-hybrid-lb",
+    "-dpe": "--data-parallel-external-lb",
+    "-dcp": "--decode-context-parallel-size",
+    "-pcp": "--prefill-context-parallel-size",
+    "-O": "--compilation-config",
+    "-cc": "--compilation-config",
+    "-ac": "--attention-config",
+    "-sc": "--speculative-config",
+    "--kv-cache-memory": "--kv-cache-memory-bytes",
+}
 
-# What to use instead of an argument that is gone. Sources: vLLM's release notes and its argument parser at both versions.
+# What to use instead of an argument that is gone. Sources: vLLM's release notes and its argument parser at
+# both versions.
 REPLACEMENTS = {
     "--disable-log-requests": "leave it out: requests are not logged unless --enable-log-requests is given",
     "--worker-use-ray": "--distributed-executor-backend ray",
@@ -64,7 +82,10 @@ class Presence(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class FlagHistory:
-    """Sampled releases that have a flag, oldest first; `first` and `last` of the whole table frame the sampling."""
+    """Sampled releases that have a flag, oldest first.
+
+    `first` and `last` of the whole table frame the sampling.
+    """
 
     flag: str
     present_in: tuple[str, ...]
@@ -77,9 +98,10 @@ class _Table:
 
 
 def normalise_flag(text: str) -> str | None:
-    """Return the long name with dashes: "max_num_seqs" and "--max_num_seqs" are "--max-num-seqs", "-tp" its long name.
+    """Return the long name with dashes.
 
-    The part after a dot ("--compilation-config.cudagraph_mode") keeps its spelling. None where it is no flag name at all.
+    "max_num_seqs" is "--max-num-seqs", "-tp" is "--tensor-parallel-size". The part after a dot
+    ("--compilation-config.cudagraph_mode") keeps its spelling. None where it is no flag name at all.
     """
     text = text.strip()
     if text in ALIASES:
@@ -132,7 +154,9 @@ def known_flags() -> frozenset[str]:
 
 @lru_cache(maxsize=1)
 def _table() -> _Table:
-    document = json.loads(files("deployments.planning").joinpath("data", "vllm_flags.json").read_text("utf-8"))
+    document = json.loads(
+        files("deployments.planning").joinpath("data", "vllm_flags.json").read_text("utf-8")
+    )
     samples = tuple((name, _sample(name)) for name in document["samples"])
     flags = {flag: tuple(mark == "1" for mark in marks) for flag, marks in document["flags"].items()}
     return _Table(samples=samples, flags=flags)

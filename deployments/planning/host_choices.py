@@ -1,19 +1,26 @@
-"""What of the host a plan uses: the vLLM installation and the model directory, both below the roots an administrator set."""
+"""What of the host a plan uses.
+
+The vLLM installation and the model directory, both below the roots an administrator set.
+"""
 
 from __future__ import annotations
 
 import difflib
 import posixpath
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from deployments.planning import model_memory as memory
 from deployments.planning.placement import ModelFigures
 from deployments.planning.plan import HostRef, Note
 from deployments.planning.refusals import Refusal, RefusalCode
 from deployments.planning.spec import AUTO, DeploymentSpec
-from hosts.facts.model import HostFacts, ModelDirectory, VllmInstallation
 from hosts.facts.versions import VllmVersion, parse_version
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from hosts.facts.model import HostFacts, ModelDirectory, VllmInstallation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +30,7 @@ class ChosenVllm:
 
 
 def is_below(*, path: str, roots: Iterable[str]) -> bool:
-    """True where the path, with its ".." taken out, is a root or lies in one. Links are the agent's to resolve, on the host."""
+    """Tell whether the path, with its ".." taken out, lies in a root. Links are resolved by the agent."""
     plain = posixpath.normpath(path)
     if not plain.startswith("/"):
         return False
@@ -42,7 +49,8 @@ def choose_vllm(*, spec: DeploymentSpec, host: HostRef, facts: HostFacts) -> Cho
         return Refusal(
             code=RefusalCode.NO_VLLM,
             message=f"No vLLM was found on {host.name}.",
-            next_step="Install vLLM in a virtual environment below one of the host's vLLM roots and refresh its facts.",
+            next_step="Install vLLM in a virtual environment below one of the host's vLLM roots and refresh"
+            " its facts.",
             numbers={"roots": list(host.vllm_roots)},
         )
     named = [item for item in facts.vllm if spec.vllm == AUTO or spec.vllm in _names(item)]
@@ -60,11 +68,15 @@ def choose_vllm(*, spec: DeploymentSpec, host: HostRef, facts: HostFacts) -> Cho
         return Refusal(
             code=RefusalCode.VLLM_VERSION_UNKNOWN,
             message=f"The version of the vLLM at {allowed[0].executable or allowed[0].python} is not known.",
-            next_step="Refresh the host's facts; if it stays so, the installation is damaged: install it again.",
+            next_step="Refresh the host's facts; if it stays so, the installation is damaged: install it"
+            " again.",
             numbers={"found": allowed[0].version},
         )
-    # Released versions before development builds, then the newest; the path settles a tie so that the choice is always the same.
-    return max(known, key=lambda item: (item.version.is_final, item.version, item.installation.executable or ""))
+    # Released versions before development builds, then the newest; the path settles a tie so that the choice
+    # is always the same.
+    return max(
+        known, key=lambda item: (item.version.is_final, item.version, item.installation.executable or "")
+    )
 
 
 def choose_model(
@@ -82,7 +94,8 @@ def choose_model(
             Refusal(
                 code=RefusalCode.MODEL_MISSING,
                 message=f"There is no model at {wanted} on {host.name}.",
-                next_step=f"Copy the model there and refresh the host's facts, or choose one that is there.{hint}",
+                next_step="Copy the model there and refresh the host's facts, or choose one that is"
+                f" there.{hint}",
                 numbers={"near": near},
             )
         ]
@@ -100,12 +113,24 @@ def read_figures(*, spec: DeploymentSpec, model: ModelDirectory | None) -> tuple
     notes: list[Note] = []
     reason = shape.reason if isinstance(shape, memory.Unknown) else None
     if reason is not None and model is not None:
-        notes.append(Note(code="KV_CACHE_UNKNOWN", message=f"How many tokens the KV cache will hold is not known: {reason}.", level="warning"))
+        notes.append(
+            Note(
+                code="KV_CACHE_UNKNOWN",
+                message=f"How many tokens the KV cache will hold is not known: {reason}.",
+                level="warning",
+            )
+        )
     weights = model.weight_bytes if model else None
     if not weights and _is_dummy(spec):
         estimate = memory.estimate_weight_bytes(config)
         weights = estimate if isinstance(estimate, int) else None
-        notes.append(Note(code="DUMMY_WEIGHTS", message="It starts with random weights (--load-format dummy): for tests only.", level="warning"))
+        notes.append(
+            Note(
+                code="DUMMY_WEIGHTS",
+                message="It starts with random weights (--load-format dummy): for tests only.",
+                level="warning",
+            )
+        )
     known = None if isinstance(shape, memory.Unknown) else shape
     return ModelFigures(weights=weights, shape=known, shape_reason=reason, config=config), notes
 
@@ -115,7 +140,8 @@ def _judge_model(*, spec: DeploymentSpec, model: ModelDirectory) -> list[Refusal
         return [
             Refusal(
                 code=RefusalCode.MODEL_CONFIG_UNREADABLE,
-                message=f"The config.json of {model.path} cannot be read: {(model.config_error or 'no reason given')[:200]}",
+                message=f"The config.json of {model.path} cannot be read:"
+                f" {(model.config_error or 'no reason given')[:200]}",
                 next_step="Copy the model's config.json again and refresh the host's facts.",
             )
         ]
@@ -140,7 +166,8 @@ def _judge_heads(*, spec: DeploymentSpec, model: ModelDirectory) -> list[Refusal
     return [
         Refusal(
             code=RefusalCode.TP_DOES_NOT_DIVIDE_HEADS,
-            message=f"The model's {heads} attention heads cannot be split over tensor parallel {spec.tensor_parallel}.",
+            message=f"The model's {heads} attention heads cannot be split over tensor parallel"
+            f" {spec.tensor_parallel}.",
             next_step=f"Set tensor_parallel to one of {', '.join(fitting)}.",
             numbers={"heads": heads, "tensor_parallel": spec.tensor_parallel},
         )
@@ -155,7 +182,8 @@ def _judge_context(*, spec: DeploymentSpec, model: ModelDirectory) -> list[Refus
     return [
         Refusal(
             code=RefusalCode.CONTEXT_TOO_LONG,
-            message=f"The context of {spec.max_model_len:,} tokens is longer than the model's own limit of {limit:,}.",
+            message=f"The context of {spec.max_model_len:,} tokens is longer than the model's own limit of"
+            f" {limit:,}.",
             next_step=f"Set max_model_len to {limit:,} or less, or leave it empty.",
             numbers={"wanted": spec.max_model_len, "limit": limit},
         )
@@ -167,14 +195,23 @@ def _is_dummy(spec: DeploymentSpec) -> bool:
 
 
 def _names(item: VllmInstallation) -> set[str]:
-    """Return the paths by which a spec may name an installation: its command, its Python, its virtual environment."""
+    """Return the paths by which a spec may name an installation.
+
+    Its command, its Python, its virtual environment.
+    """
     names = {path for path in (item.executable, item.python) if path}
-    names |= {posixpath.dirname(posixpath.dirname(path)) for path in list(names) if posixpath.basename(posixpath.dirname(path)) == "bin"}
+    names |= {
+        posixpath.dirname(posixpath.dirname(path))
+        for path in list(names)
+        if posixpath.basename(posixpath.dirname(path)) == "bin"
+    }
     return {posixpath.normpath(name) for name in names}
 
 
 def _not_found(*, spec: DeploymentSpec, facts: HostFacts) -> Refusal:
-    have: Sequence[str] = [f"{item.executable or item.python} ({item.version or 'version unknown'})" for item in facts.vllm[:8]]
+    have: Sequence[str] = [
+        f"{item.executable or item.python} ({item.version or 'version unknown'})" for item in facts.vllm[:8]
+    ]
     return Refusal(
         code=RefusalCode.VLLM_NOT_FOUND,
         message=f"There is no vLLM at {spec.vllm} on the host.",

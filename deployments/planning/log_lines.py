@@ -1,22 +1,27 @@
 r"""Takes one line of a vLLM log apart.
 
-Three layouts are read: vLLM before 0.10.2 (no process prefix), 0.10.2 to 0.31 (a prefix on every line, which may nest, also before
-uvicorn lines and tracebacks), and 0.32 on (the prefix is part of the log format; uvicorn, tqdm and tracebacks come bare).
-Colour codes are stripped; of a line that was overwritten with carriage returns (progress bars) the last part counts.
+Three layouts are read: vLLM before 0.10.2 (no process prefix), 0.10.2 to 0.31 (a prefix on every line, which
+may nest, also before uvicorn lines and tracebacks), and 0.32 on (the prefix is part of the log format;
+uvicorn, tqdm and tracebacks come bare). Colour codes are stripped; of a line that was overwritten with
+carriage returns (progress bars) the last part counts.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 Level = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 MAX_LINE = 64 * 1024
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-_PREFIX = re.compile(r"\((?P<process>[A-Za-z][\w ]{0,40}?)(?: rank=\d{1,6})?(?:=\d{1,6})? pid=(?P<pid>\d{1,10})\) ?")
+_PREFIX = re.compile(
+    r"\((?P<process>[A-Za-z][\w ]{0,40}?)(?: rank=\d{1,6})?(?:=\d{1,6})? pid=(?P<pid>\d{1,10})\) ?"
+)
 _HEADER = re.compile(
     r"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<time>\d\d-\d\d \d\d:\d\d:\d\d) "
     r"\[?(?P<source>[\w./\-]{1,120}:\d{1,6})\] ?(?P<message>.*)",
@@ -28,7 +33,10 @@ _UVICORN = re.compile(r"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL):\s{1,9}(?P<
 
 @dataclass(frozen=True, kw_only=True)
 class LogLine:
-    """`time` is the text of the line (host's local time, no year). Whatever the line does not carry is None."""
+    """`time` is the text of the line (host's local time, no year).
+
+    Whatever the line does not carry is None.
+    """
 
     process: str | None
     pid: int | None
@@ -49,7 +57,7 @@ def strip_ansi(text: str) -> str:
 
 
 def parse_line(text: str) -> LogLine:
-    """Read one line; anything that is not in a known layout becomes a LogLine whose message is the whole line."""
+    """Read one line; what is in no known layout becomes a LogLine whose message is the whole line."""
     plain = strip_ansi(text[:MAX_LINE]).rstrip("\r\n")
     parts = [part for part in plain.split("\r") if part.strip()]
     progress = len(parts) > 1 or plain.startswith("\r")
@@ -68,7 +76,13 @@ def parse_line(text: str) -> LogLine:
     level = _level(bare["level"]) if bare else None
     message = bare["message"] if bare else rest
     return LogLine(
-        process=process, pid=pid, level=level, time=None, source=None, message=message.rstrip(), progress=progress
+        process=process,
+        pid=pid,
+        level=level,
+        time=None,
+        source=None,
+        message=message.rstrip(),
+        progress=progress,
     )
 
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from deployments.planning.placement import DeviceRoom, Need
 from deployments.planning.plan import MemoryBar, Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from deployments.planning.placement import DeviceRoom, Need
 
 
 def build_bars(
     *, rooms: Sequence[DeviceRoom], needs: Sequence[tuple[str, tuple[str, ...], Need]]
 ) -> tuple[MemoryBar, ...]:
-    """Return one bar per device of the plan; its segments add up to the device's total. `needs`: launch id, devices, need."""
+    """Return one bar per device of the plan.
+
+    Its segments add up to the device's total. `needs`: launch id, devices, need.
+    """
     unique = {room.device.uuid: room for room in rooms}
     return tuple(_bar(room=room, needs=needs) for room in unique.values())
 

@@ -1,7 +1,7 @@
-"""What a model needs on one device: weights, KV cache per token, overhead; and what a share of a device leaves for the KV cache.
+"""What a model needs on one device (weights, KV cache, overhead) and what a share leaves for the KV cache.
 
-Formulas are those of vLLM's kv_cache_interface.py and config/model.py (0.9 to 0.33); figures marked "measured" are from vLLM 0.25.1
-on an H200 and the 0.32.0 CPU build. Everything is whole bytes.
+Formulas are those of vLLM's kv_cache_interface.py and config/model.py (0.9 to 0.33); figures marked
+"measured" are from vLLM 0.25.1 on an H200 and the 0.32.0 CPU build. Everything is whole bytes.
 """
 
 from __future__ import annotations
@@ -17,24 +17,47 @@ from deployments.planning.sizes import GIB, MIB
 DEVICE_SHARE = Decimal("0.90")
 # Context and runtime of one process on a GPU, beside activations.
 GPU_RUNTIME = 512 * MIB
-# A profiling run puts this many tokens through the model at once (vLLM's default for GPUs of 70 GiB and more).
+# A profiling run puts this many tokens through the model at once (vLLM's default for GPUs of 70 GiB and
+# more).
 BATCHED_TOKENS = 8192
-# API server, engine and worker of the CPU build beside weights and KV cache: measured 1.7 GiB eager to 2.9 GiB with torch.compile.
+# API server, engine and worker of the CPU build beside weights and KV cache: measured 1.7 GiB eager to 2.9
+# GiB with torch.compile.
 CPU_OVERHEAD = 3 * GIB
 CPU_OVERHEAD_EAGER = 2 * GIB
 # The CPU build has no useful default of its own for the KV cache.
 CPU_KV_DEFAULT = 1 * GIB
 BLOCK_TOKENS = {"gpu": 16, "mig": 16, "cpu": 128}
 
-_KV_HEADS = ("n_head_kv", "num_kv_heads", "num_key_value_heads", "multi_query_group_num", "num_attention_groups")
+_KV_HEADS = (
+    "n_head_kv",
+    "num_kv_heads",
+    "num_key_value_heads",
+    "multi_query_group_num",
+    "num_attention_groups",
+)
 _LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 _HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 _HIDDEN = ("hidden_size", "n_embd", "d_model")
 _INNER = ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-_CONTEXT = ("max_position_embeddings", "n_positions", "max_sequence_length", "seq_length", "max_seq_len", "model_max_length")
+_CONTEXT = (
+    "max_position_embeddings",
+    "n_positions",
+    "max_sequence_length",
+    "seq_length",
+    "max_seq_len",
+    "model_max_length",
+)
 _DTYPE_BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
-_KV_DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "fp8_inc": 1, "int8": 1}
+_KV_DTYPE_BYTES = {
+    "float16": 2,
+    "bfloat16": 2,
+    "fp8": 1,
+    "fp8_e4m3": 1,
+    "fp8_e5m2": 1,
+    "fp8_inc": 1,
+    "int8": 1,
+}
 # Layers whose state does not grow with the context, or grows in another way.
 _PLAIN_LAYERS = frozenset({"full_attention", "attention"})
 _WINDOW_LAYERS = frozenset({"sliding_attention", "chunked_attention"})
@@ -42,7 +65,10 @@ _WINDOW_LAYERS = frozenset({"sliding_attention", "chunked_attention"})
 
 @dataclass(frozen=True, kw_only=True)
 class KvShape:
-    """`bytes_per_token` per device. `exact` is false where it is an upper bound (layers with a sliding window)."""
+    """`bytes_per_token` per device.
+
+    `exact` is false where it is an upper bound (layers with a sliding window).
+    """
 
     layers: int
     kv_heads: int
@@ -73,24 +99,38 @@ def attention_heads(config: Mapping[str, Any]) -> int | None:
 
 
 def context_limit(config: Mapping[str, Any]) -> int | None:
-    """Return the context length of the model itself; None where unknown or stretched by RoPE scaling, which vLLM works out."""
+    """Return the context length of the model itself.
+
+    None where unknown or stretched by RoPE scaling, which vLLM works out.
+    """
     text = text_config(config)
     scaling = text.get("rope_scaling") or text.get("rope_parameters")
-    stretched = isinstance(scaling, Mapping) and scaling.get("rope_type", scaling.get("type", "default")) not in ("default", None)
+    stretched = isinstance(scaling, Mapping) and scaling.get(
+        "rope_type", scaling.get("type", "default")
+    ) not in ("default", None)
     return None if stretched else _first(text, _CONTEXT)
 
 
 def kv_shape(
-    *, config: Mapping[str, Any], dtype: str, kv_cache_dtype: str, tensor_parallel: int = 1, pipeline_parallel: int = 1
+    *,
+    config: Mapping[str, Any],
+    dtype: str,
+    kv_cache_dtype: str,
+    tensor_parallel: int = 1,
+    pipeline_parallel: int = 1,
 ) -> KvShape | Unknown:
-    """Work out the KV cache of one token on one device, for dense models with full or grouped-query attention and for MLA."""
+    """Work out the KV cache of one token on one device, for full, grouped-query and latent attention."""
     text = text_config(config)
     layers, heads = _first(text, _LAYERS), _first(text, _HEADS)
     if layers is None or heads is None:
-        return Unknown(reason="config.json does not name its layers and attention heads in a way that is known here")
+        return Unknown(
+            reason="config.json does not name its layers and attention heads in a way that is known here"
+        )
     kinds = _layer_kinds(text)
     if kinds - _PLAIN_LAYERS - _WINDOW_LAYERS:
-        return Unknown(reason="the model has layers of another kind than attention, whose state is not counted here")
+        return Unknown(
+            reason="the model has layers of another kind than attention, whose state is not counted here"
+        )
     width = _kv_dtype_bytes(text=text, dtype=dtype, kv_cache_dtype=kv_cache_dtype)
     if width is None:
         return Unknown(reason=f"the KV cache format {kv_cache_dtype} is not known here")
@@ -99,7 +139,9 @@ def kv_shape(
     rank = _whole(text.get("kv_lora_rank"))
     if rank is not None:
         size = rank + (_whole(text.get("qk_rope_head_dim")) or 0)
-        return KvShape(layers=stage, kv_heads=1, head_size=size, dtype_bytes=width, bytes_per_token=stage * size * width)
+        return KvShape(
+            layers=stage, kv_heads=1, head_size=size, dtype_bytes=width, bytes_per_token=stage * size * width
+        )
     head_size = _head_size(text, heads=heads)
     if head_size is None:
         return Unknown(reason="config.json does not name the size of an attention head")
@@ -115,9 +157,10 @@ def kv_shape(
 
 
 def gpu_overhead(*, config: Mapping[str, Any], max_num_seqs: int | None, tensor_parallel: int = 1) -> int:
-    """Estimate what one worker needs beside weights and KV cache: runtime, activations of a full batch, logits in float32.
+    """Estimate what one worker needs beside weights and KV cache.
 
-    0.81 GiB for the shape of Qwen3-0.6B with 32 sequences, where 0.64 GiB was measured. None of it is exact: prefer pinned bytes.
+    That is its runtime, the activations of a full batch and logits in float32: 0.81 GiB for the shape of
+    Qwen3-0.6B with 32 sequences, where 0.64 GiB was measured. None of it is exact: prefer pinned bytes.
     """
     text = text_config(config)
     hidden = _first(text, _HIDDEN) or 4096
@@ -128,7 +171,7 @@ def gpu_overhead(*, config: Mapping[str, Any], max_num_seqs: int | None, tensor_
 
 
 def estimate_weight_bytes(config: Mapping[str, Any]) -> int | Unknown:
-    """Work out the weights of a dense model in 16 bits, for a directory without weight files (--load-format dummy)."""
+    """Work out the weights of a dense model in 16 bits, for a directory without weight files."""
     text = text_config(config)
     layers, heads, hidden = _first(text, _LAYERS), _first(text, _HEADS), _first(text, _HIDDEN)
     inner, vocabulary = _first(text, _INNER), _whole(text.get("vocab_size"))
@@ -159,7 +202,14 @@ def share_bytes(*, total: int, share: Decimal) -> int:
 def _layer_kinds(text: Mapping[str, Any]) -> frozenset[str]:
     kinds = text.get("layer_types")
     found = {str(kind) for kind in kinds} if isinstance(kinds, list | tuple) else set()
-    hybrid = ("mamba_d_state", "ssm_state_size", "mamba_expand", "linear_num_value_heads", "attn_layer_period", "hybrid_override_pattern")
+    hybrid = (
+        "mamba_d_state",
+        "ssm_state_size",
+        "mamba_expand",
+        "linear_num_value_heads",
+        "attn_layer_period",
+        "hybrid_override_pattern",
+    )
     if any(text.get(key) for key in hybrid) or "mamba" in str(text.get("model_type", "")):
         found.add("state_space")
     return frozenset(found)

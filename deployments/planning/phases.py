@@ -1,17 +1,21 @@
 """From log lines to the phase of a start, with the figures the log gives on the way.
 
-The marker texts by version are those of vLLM's sources 0.6.6 to 0.33.0, checked against recorded logs of 0.25.1 (H200) and
-0.32.0 (CPU build). A phase says how far the start has come by its own words; that an instance serves is judged in `readiness`.
+The marker texts by version are those of vLLM's sources 0.6.6 to 0.33.0, checked against recorded logs of
+0.25.1 (H200) and 0.32.0 (CPU build). A phase says how far the start has come by its own words; that an
+instance serves is judged in `readiness`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from deployments.planning.log_lines import LogLine, parse_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 
 class Phase(StrEnum):
@@ -50,8 +54,10 @@ PHASE_LABEL: Mapping[Phase, str] = {
     Phase.LISTENING: "Listening",
     Phase.ENDING: "Shutting down",
 }
-# Percent of a typical start that has passed when the phase begins. Times of the recorded logs: H200 with a warm compile cache
-# (31 s from the first line) and the CPU build (16 s); the imports before the first line are the largest single part of both.
+# Percent of a typical start that has passed when the phase begins. Times of the recorded logs: H200 with a
+# warm compile cache
+# (31 s from the first line) and the CPU build (16 s); the imports before the first line are the largest
+# single part of both.
 PHASE_PERCENT: Mapping[Phase, int] = {
     Phase.WAITING: 0,
     Phase.PROCESS: 15,
@@ -73,7 +79,10 @@ PHASE_PERCENT: Mapping[Phase, int] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """What the log of one launch has said so far. Sizes in GiB and times in seconds as vLLM prints them; None = not said."""
+    """What the log of one launch has said so far.
+
+    Sizes in GiB and times in seconds as vLLM prints them; None = not said.
+    """
 
     phase: Phase = Phase.WAITING
     lines: int = 0
@@ -109,20 +118,48 @@ class Progress:
 
 # Phase, and the text that begins or ends it. The first pattern that matches counts.
 _MARKERS: tuple[tuple[Phase, re.Pattern[str]], ...] = (
-    (Phase.ENDING, re.compile(r"\[shutdown\] API server: shutdown triggered|Shutting down FastAPI HTTP server|^Shutting down$")),
+    (
+        Phase.ENDING,
+        re.compile(
+            r"\[shutdown\] API server: shutdown triggered|Shutting down FastAPI HTTP server|^Shutting down$"
+        ),
+    ),
     (Phase.LISTENING, re.compile(r"^Application startup complete\.")),
     (Phase.HTTP, re.compile(r"Starting vLLM (?:API )?server\b")),
-    (Phase.ENGINE_READY, re.compile(r"init engine \(profile, create kv cache, warmup model\) took (?P<init_engine_s>[\d.]+) ?s")),
+    (
+        Phase.ENGINE_READY,
+        re.compile(
+            r"init engine \(profile, create kv cache, warmup model\) took (?P<init_engine_s>[\d.]+) ?s"
+        ),
+    ),
     (Phase.GRAPHS, re.compile(r"Capturing CUDA graphs? ?(?:shapes)?.*?(?P<graph_percent>\d{1,3})%")),
     (Phase.GRAPHS, re.compile(r"Graph capturing finished in \d+ secs?, took (?P<graphs_gib>-?[\d.]+) GiB")),
-    (Phase.KV_CACHE, re.compile(r"\bKV cache size: (?P<kv_tokens>[\d,]+) tokens(?:.*?: (?P<max_concurrency>[\d.]+)x)?")),
-    (Phase.KV_CACHE, re.compile(r"^Maximum concurrency for [\d,]+ tokens per request: (?P<max_concurrency>[\d.]+)x")),
+    (
+        Phase.KV_CACHE,
+        re.compile(r"\bKV cache size: (?P<kv_tokens>[\d,]+) tokens(?:.*?: (?P<max_concurrency>[\d.]+)x)?"),
+    ),
+    (
+        Phase.KV_CACHE,
+        re.compile(r"^Maximum concurrency for [\d,]+ tokens per request: (?P<max_concurrency>[\d.]+)x"),
+    ),
     (Phase.PROFILED, re.compile(r"^Available KV cache memory: (?P<kv_available_gib>-?[\d.]+) GiB")),
     (Phase.PROFILED, re.compile(r"^Explicitly set \((?P<kv_available_gib>[\d.]+)/[\d.]+\) GiB for KV cache")),
     (Phase.PROFILED, re.compile(r"^Memory profiling takes [\d.]+ seconds")),
     (Phase.COMPILING, re.compile(r"^torch\.compile (?:takes|took) (?P<compile_s>[\d.]+) s in total")),
-    (Phase.COMPILING, re.compile(r"for vLLM's torch\.compile|^Dynamo bytecode transform time|^Compiling a graph for |^Directly load ")),
-    (Phase.LOADED, re.compile(r"^Model loading took (?P<model_loading_gib>[\d.]+) GiB(?: memory)? and (?P<model_loading_s>[\d.]+) seconds")),
+    (
+        Phase.COMPILING,
+        re.compile(
+            r"for vLLM's torch\.compile|^Dynamo bytecode transform time|^Compiling a graph for "
+            r"|^Directly load "
+        ),
+    ),
+    (
+        Phase.LOADED,
+        re.compile(
+            r"^Model loading took (?P<model_loading_gib>[\d.]+) GiB(?: memory)? and"
+            r" (?P<model_loading_s>[\d.]+) seconds"
+        ),
+    ),
     (Phase.LOADED, re.compile(r"^Loading model weights took (?P<model_loading_gib>[\d.]+) GB")),
     (Phase.LOADED, re.compile(r"^Loading weights took [\d.]+ seconds")),
     (Phase.LOADING, re.compile(r"^Loading \w+ checkpoint shards:\s+(?P<load_percent>\d{1,3})%")),
@@ -131,7 +168,12 @@ _MARKERS: tuple[tuple[Phase, re.Pattern[str]], ...] = (
     (Phase.ENGINE, re.compile(r"^Initializing an? (?:V1 )?LLM engine \(v(?P<vllm_version>[^)\s]+)\)")),
     (Phase.CONFIG, re.compile(r"^Resolved architecture: (?P<architecture>\S+)")),
     (Phase.CONFIG, re.compile(r"^Using max model len (?P<max_model_len>\d+)")),
-    (Phase.PROCESS, re.compile(r"^vLLM (?:API )?server version (?P<vllm_version>[^,\s]+)|^non-default args: |^args: Namespace\(")),
+    (
+        Phase.PROCESS,
+        re.compile(
+            r"^vLLM (?:API )?server version (?P<vllm_version>[^,\s]+)|^non-default args: |^args: Namespace\("
+        ),
+    ),
     (Phase.PROCESS, re.compile(r"█.*\bversion (?P<vllm_version>\d\S*)\s*$")),
 )
 _ADVICE = re.compile(r"--kv-cache-memory(?:-bytes)?=(?P<bytes>\d{1,20})\b")
@@ -140,7 +182,10 @@ _TEXT = frozenset({"vllm_version", "architecture"})
 
 
 def advance(state: Progress, line: LogLine | str) -> Progress:
-    """Return the state after one more line. Phases only go forward; figures of several workers keep the first (KV: the smallest)."""
+    """Return the state after one more line.
+
+    Phases only go forward; figures of several workers keep the first (KV: the smallest).
+    """
     parsed = parse_line(line) if isinstance(line, str) else line
     state = replace(state, lines=state.lines + 1)
     if parsed.level in ("ERROR", "CRITICAL"):
@@ -148,7 +193,8 @@ def advance(state: Progress, line: LogLine | str) -> Progress:
     advice = _ADVICE.search(parsed.message) if "Desired GPU memory utilization" in parsed.message else None
     if advice is not None:
         state = replace(state, suggested_kv_bytes=int(advice["bytes"]))
-    # Once it serves, request texts can appear in the log (--enable-log-requests): nothing but a shutdown is believed then.
+    # Once it serves, request texts can appear in the log (--enable-log-requests): nothing but a shutdown is
+    # believed then.
     for phase, pattern in _MARKERS[:1] if state.listening else _MARKERS:
         match = pattern.search(parsed.message)
         if match is not None:
@@ -189,8 +235,11 @@ def _figure(name: str, text: str) -> int | float | str | None:
         return None
 
 
-def _merge(*, name: str, before: int | float | str | None, now: int | float | str) -> int | float | str:
-    """Several workers print the same figure: the smallest KV cache and the largest percentage describe the instance."""
+def _merge(*, name: str, before: float | str | None, now: float | str) -> int | float | str:
+    """Several workers print the same figure.
+
+    The smallest KV cache and the largest percentage describe the instance.
+    """
     if before is None or isinstance(before, str) or isinstance(now, str):
         return now if before is None else before
     if name in ("kv_tokens", "kv_available_gib", "max_concurrency"):

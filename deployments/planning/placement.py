@@ -1,26 +1,36 @@
-"""Which instance goes on which devices, and how each device's memory is divided. Everything is whole bytes."""
+"""Which instance goes on which devices, and how each device's memory is divided.
+
+Everything is whole bytes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deployments.planning import model_memory as memory
-from deployments.planning.plan import Taken
 from deployments.planning.refusals import Refusal, RefusalCode
 from deployments.planning.sizes import GIB, format_gib
-from deployments.planning.spec import DeploymentSpec
-from hosts.facts.model import Device, HostFacts
 
-# Kept free on every device: contexts and graphs of our processes lie outside their shares, drivers and others need room too.
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from deployments.planning.plan import Taken
+    from deployments.planning.spec import DeploymentSpec
+    from hosts.facts.model import Device, HostFacts
+
+# Kept free on every device: contexts and graphs of our processes lie outside their shares, drivers and others
+# need room too.
 RESERVE_PERCENT = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceRoom:
-    """One device before the plan. `available` may be negative: then it is already promised beyond its size."""
+    """One device before the plan.
+
+    `available` may be negative: then it is already promised beyond its size.
+    """
 
     device: Device
     total: int
@@ -35,7 +45,10 @@ class DeviceRoom:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFigures:
-    """What is known about the model's size. `weights` is for all workers together; None where nothing is known."""
+    """What is known about the model's size.
+
+    `weights` is for all workers together; None where nothing is known.
+    """
 
     weights: int | None
     shape: memory.KvShape | None
@@ -65,7 +78,10 @@ class Placement:
 
 
 def measure_room(*, device: Device, taken: Taken) -> DeviceRoom | None:
-    """Work out what is left on a device; None where its size is not known. What is used beyond our reservations is foreign."""
+    """Work out what is left on a device.
+
+    None where its size is not known. What is used beyond our reservations is foreign.
+    """
     if device.memory_total is None:
         return None
     ours = taken.reserved.get(device.uuid, 0)
@@ -75,7 +91,7 @@ def measure_room(*, device: Device, taken: Taken) -> DeviceRoom | None:
 
 
 def select_devices(*, spec: DeploymentSpec, facts: HostFacts) -> tuple[list[Device], list[Refusal]]:
-    """Return the devices the spec allows, in its order, and a refusal for each it names that cannot be used."""
+    """Return the devices the spec allows, in its order, and a refusal for each that cannot be used."""
     if spec.devices == "auto":
         return _all_usable(facts), []
     found: list[Device] = []
@@ -92,9 +108,18 @@ def select_devices(*, spec: DeploymentSpec, facts: HostFacts) -> tuple[list[Devi
 
 
 def place_instances(
-    *, spec: DeploymentSpec, slots: Sequence[int], devices: Sequence[Device], taken: Taken, model: ModelFigures, can_pin: bool
+    *,
+    spec: DeploymentSpec,
+    slots: Sequence[int],
+    devices: Sequence[Device],
+    taken: Taken,
+    model: ModelFigures,
+    can_pin: bool,
 ) -> Placement | list[Refusal]:
-    """Spread the slots over groups of devices, the emptiest first; on as many groups as there are slots for, fewer if they do not fit."""
+    """Spread the slots over groups of devices, the emptiest first.
+
+    On as many groups as there are slots for, fewer if they do not fit.
+    """
     rooms = [room for device in devices if (room := measure_room(device=device, taken=taken)) is not None]
     if len(rooms) < len(devices):
         return [_no_size(device) for device in devices if device.memory_total is None]
@@ -116,7 +141,12 @@ def place_instances(
 
 
 def _try_groups(
-    *, spec: DeploymentSpec, slots: Sequence[int], groups: Sequence[tuple[DeviceRoom, ...]], model: ModelFigures, can_pin: bool
+    *,
+    spec: DeploymentSpec,
+    slots: Sequence[int],
+    groups: Sequence[tuple[DeviceRoom, ...]],
+    model: ModelFigures,
+    can_pin: bool,
 ) -> Placement | list[Refusal]:
     members = {slot: groups[position % len(groups)] for position, slot in enumerate(slots)}
     refusals: list[Refusal] = []
@@ -144,18 +174,34 @@ def _need(
         config=model.config, max_num_seqs=spec.max_num_seqs, tensor_parallel=spec.tensor_parallel
     )
     if spec.kv_cache_memory_bytes is not None:
-        return _pinned_need(spec=spec, room=room, weights=weights, overhead=overhead, model=model, can_pin=can_pin)
+        return _pinned_need(
+            spec=spec, room=room, weights=weights, overhead=overhead, model=model, can_pin=can_pin
+        )
     share = spec.gpu_memory_utilization or memory.default_share(instances_on_device=count)
     reserved = memory.share_bytes(total=room.total, share=share)
     kv_cache = reserved - weights - overhead
     if kv_cache <= 0:
-        empty = Need(weights=weights, kv_cache=0, overhead=overhead, reserved=reserved, share=share, pinned=None, kv_tokens=None)
+        empty = Need(
+            weights=weights,
+            kv_cache=0,
+            overhead=overhead,
+            reserved=reserved,
+            share=share,
+            pinned=None,
+            kv_tokens=None,
+        )
         return empty, [_share_too_small(room=room, reserved=reserved, weights=weights, overhead=overhead)]
     problems = _one_request(spec=spec, room=room, kv_cache=kv_cache, model=model)
     # Overhead is an estimate, so only 95 % of the tokens it leaves are promised.
     tokens = _tokens(model=model, kv_cache=kv_cache * 95 // 100, kind=room.device.kind)
     return Need(
-        weights=weights, kv_cache=kv_cache, overhead=overhead, reserved=reserved, share=share, pinned=None, kv_tokens=tokens
+        weights=weights,
+        kv_cache=kv_cache,
+        overhead=overhead,
+        reserved=reserved,
+        share=share,
+        pinned=None,
+        kv_tokens=tokens,
     ), problems
 
 
@@ -164,22 +210,31 @@ def _pinned_need(
 ) -> tuple[Need, list[Refusal]]:
     kv_cache = spec.kv_cache_memory_bytes or 0
     reserved = weights + kv_cache + overhead
-    # vLLM still refuses to start unless the share of the device is free (0.10.2 to 0.33), so the share says what is really needed.
-    share = max(Decimal("0.01"), (Decimal(reserved) / room.total).quantize(Decimal("0.001"), rounding="ROUND_DOWN"))
+    # vLLM still refuses to start unless the share of the device is free (0.10.2 to 0.33), so the share says
+    # what is really needed.
+    share = max(
+        Decimal("0.01"), (Decimal(reserved) / room.total).quantize(Decimal("0.001"), rounding="ROUND_DOWN")
+    )
     problems = _one_request(spec=spec, room=room, kv_cache=kv_cache, model=model)
     if not can_pin:
         problems.append(
             Refusal(
                 code=RefusalCode.FLAG_UNKNOWN_IN_VERSION,
-                message="This vLLM cannot be given the bytes of its KV cache on a GPU; releases from 0.10.2 on can.",
+                message="This vLLM cannot be given the bytes of its KV cache on a GPU; releases from 0.10.2"
+                " on can.",
                 next_step="Set gpu_memory_utilization instead, or choose a newer vLLM.",
                 numbers={"flag": "--kv-cache-memory-bytes", "first": "0.10.2"},
             )
         )
     return Need(
-        weights=weights, kv_cache=kv_cache, overhead=overhead, reserved=reserved, share=min(share, Decimal(1)),
-        pinned=kv_cache, kv_tokens=_tokens(model=model, kv_cache=kv_cache, kind=room.device.kind),
-    ), problems  # fmt: skip
+        weights=weights,
+        kv_cache=kv_cache,
+        overhead=overhead,
+        reserved=reserved,
+        share=min(share, Decimal(1)),
+        pinned=kv_cache,
+        kv_tokens=_tokens(model=model, kv_cache=kv_cache, kind=room.device.kind),
+    ), problems
 
 
 def _cpu_need(
@@ -192,9 +247,14 @@ def _cpu_need(
         # VLLM_CPU_KVCACHE_SPACE counts whole GiB.
         kv_cache = -(-kv_cache // GIB) * GIB
     return Need(
-        weights=weights, kv_cache=kv_cache, overhead=overhead, reserved=weights + kv_cache + overhead, share=None,
-        pinned=kv_cache, kv_tokens=_tokens(model=model, kv_cache=kv_cache, kind="cpu"),
-    ), _one_request(spec=spec, room=room, kv_cache=kv_cache, model=model)  # fmt: skip
+        weights=weights,
+        kv_cache=kv_cache,
+        overhead=overhead,
+        reserved=weights + kv_cache + overhead,
+        share=None,
+        pinned=kv_cache,
+        kv_tokens=_tokens(model=model, kv_cache=kv_cache, kind="cpu"),
+    ), _one_request(spec=spec, room=room, kv_cache=kv_cache, model=model)
 
 
 def _tokens(*, model: ModelFigures, kv_cache: int, kind: str) -> int | None:
@@ -203,8 +263,10 @@ def _tokens(*, model: ModelFigures, kv_cache: int, kind: str) -> int | None:
     return memory.kv_tokens(kv_bytes=kv_cache, shape=model.shape, block=memory.BLOCK_TOKENS[kind])
 
 
-def _one_request(*, spec: DeploymentSpec, room: DeviceRoom, kv_cache: int, model: ModelFigures) -> list[Refusal]:
-    """vLLM refuses to start where the KV cache does not hold one request of the full context length."""
+def _one_request(
+    *, spec: DeploymentSpec, room: DeviceRoom, kv_cache: int, model: ModelFigures
+) -> list[Refusal]:
+    """VLLM refuses to start where the KV cache does not hold one request of the full context length."""
     length = spec.max_model_len or memory.context_limit(model.config)
     if model.shape is None or not model.shape.exact or length is None or spec.task != "generate":
         return []
@@ -215,10 +277,17 @@ def _one_request(*, spec: DeploymentSpec, room: DeviceRoom, kv_cache: int, model
     return [
         Refusal(
             code=RefusalCode.KV_CACHE_TOO_SMALL,
-            message=f"One request of {length:,} tokens needs {format_gib(wanted)} GiB of KV cache on {room.device.uuid};"
+            message=f"One request of {length:,} tokens needs {format_gib(wanted)} GiB of KV cache on"
+            f" {room.device.uuid};"
             f" {format_gib(kv_cache)} GiB are planned, {format_gib(wanted - kv_cache)} GiB too few.",
             next_step=f"Set max_model_len to {longest:,} or less, or give the instance more memory.",
-            numbers={"wanted": wanted, "have": kv_cache, "missing": wanted - kv_cache, "longest": longest, "device": room.device.uuid},
+            numbers={
+                "wanted": wanted,
+                "have": kv_cache,
+                "missing": wanted - kv_cache,
+                "longest": longest,
+                "device": room.device.uuid,
+            },
         )
     ]
 
@@ -236,7 +305,9 @@ def _find_device(*, facts: HostFacts, wanted: int | str) -> Device | None:
 
 
 def _unknown_device(*, facts: HostFacts, wanted: int | str) -> Refusal:
-    have = ", ".join(f"{item.index}: {item.uuid}" if item.index is not None else item.uuid for item in facts.devices[:16])
+    have = ", ".join(
+        f"{item.index}: {item.uuid}" if item.index is not None else item.uuid for item in facts.devices[:16]
+    )
     return Refusal(
         code=RefusalCode.DEVICE_UNKNOWN,
         message=f"The host has no device {wanted}.",
@@ -266,7 +337,8 @@ def _no_size(device: Device) -> Refusal:
 def _too_few(*, spec: DeploymentSpec, have: int) -> Refusal:
     return Refusal(
         code=RefusalCode.NOT_ENOUGH_DEVICES,
-        message=f"One instance needs {spec.workers} devices (tensor parallel {spec.tensor_parallel} times pipeline parallel"
+        message=f"One instance needs {spec.workers} devices (tensor parallel {spec.tensor_parallel} times"
+        " pipeline parallel"
         f" {spec.pipeline_parallel}); {have} can be used.",
         next_step="Lower the parallel sizes or choose a host with more devices.",
         numbers={"wanted": spec.workers, "have": have},
@@ -277,22 +349,37 @@ def _too_small(*, room: DeviceRoom, need: Need, count: int, missing: int) -> Ref
     wanted = need.reserved * count
     return Refusal(
         code=RefusalCode.MEMORY_TOO_SMALL,
-        message=f"{room.device.uuid} has {format_gib(max(0, room.available))} GiB left for this deployment; {count} instance"
+        message=f"{room.device.uuid} has {format_gib(max(0, room.available))} GiB left for this deployment;"
+        f" {count} instance"
         f"{'s' if count > 1 else ''} need {format_gib(wanted)} GiB, {format_gib(missing)} GiB too much.",
         next_step="Stop something on this device, start fewer instances, or lower their share or KV cache.",
         numbers={
-            "device": room.device.uuid, "total": room.total, "ours": room.ours, "foreign": room.foreign, "reserve": room.reserve,
-            "wanted": wanted, "missing": missing, "instances": count,
+            "device": room.device.uuid,
+            "total": room.total,
+            "ours": room.ours,
+            "foreign": room.foreign,
+            "reserve": room.reserve,
+            "wanted": wanted,
+            "missing": missing,
+            "instances": count,
         },
-    )  # fmt: skip
+    )
 
 
 def _share_too_small(*, room: DeviceRoom, reserved: int, weights: int, overhead: int) -> Refusal:
     missing = weights + overhead - reserved
     return Refusal(
         code=RefusalCode.MEMORY_TOO_SMALL,
-        message=f"Each instance gets {format_gib(reserved)} GiB of {room.device.uuid}; its weights ({format_gib(weights)}) and"
-        f" overhead ({format_gib(overhead)}) leave nothing for the KV cache, {format_gib(max(missing, 1))} GiB are missing.",
+        message=f"Each instance gets {format_gib(reserved)} GiB of {room.device.uuid}; its weights"
+        f" ({format_gib(weights)}) and"
+        f" overhead ({format_gib(overhead)}) leave nothing for the KV cache, {format_gib(max(missing, 1))}"
+        f" GiB are missing.",
         next_step="Start fewer instances on a device, raise tensor parallel, or choose a larger GPU.",
-        numbers={"device": room.device.uuid, "share": reserved, "weights": weights, "overhead": overhead, "missing": max(missing, 1)},
+        numbers={
+            "device": room.device.uuid,
+            "share": reserved,
+            "weights": weights,
+            "overhead": overhead,
+            "missing": max(missing, 1),
+        },
     )

@@ -1,22 +1,33 @@
-"""What is about to happen, as a value: an intent that is digested and approved, and preconditions checked just before each step.
+"""What is about to happen, as a value: a digested intent, and preconditions checked before each step.
 
-The intent holds everything that decides what runs (identities, argv, environment, ports, bytes, order) and only text, whole numbers,
-true/false and null. Its bytes are written once, by `audit.canonical`, and stored; the digest is of those bytes.
+The intent holds everything that decides what runs (identities, argv, environment, ports, bytes, order) and
+only text, whole numbers, true/false and null. Its bytes are written once, by `audit.canonical`, and stored;
+the digest is of those bytes.
 """
 
 from __future__ import annotations
 
-import builtins
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from audit.canonical import canonical, digest
+
+if TYPE_CHECKING:
+    import builtins
+    from collections.abc import Mapping
 
 PLAN_FORM = 1
 SegmentKind = Literal["ours", "weights", "kv_cache", "overhead", "foreign", "reserve", "free"]
 PreconditionCode = Literal[
-    "machine_id", "host_key", "port_free", "free_bytes", "vllm_version", "model_present", "slot_free", "facts_age_s", "launch_known"
+    "machine_id",
+    "host_key",
+    "port_free",
+    "free_bytes",
+    "vllm_version",
+    "model_present",
+    "slot_free",
+    "facts_age_s",
+    "launch_known",
 ]
 
 
@@ -33,7 +44,10 @@ class RevisionRef:
 
 @dataclass(frozen=True, kw_only=True)
 class HostRef:
-    """The host as it was enrolled. Roots are absolute paths an administrator allowed; none means nothing is allowed."""
+    """The host as it was enrolled.
+
+    Roots are absolute paths an administrator allowed; none means nothing is allowed.
+    """
 
     id: int | str
     name: str
@@ -46,7 +60,10 @@ class HostRef:
 
 @dataclass(frozen=True, kw_only=True)
 class RunningInstance:
-    """A launch of the deployment that still lives, from the app's own records. `reserved` is bytes per device."""
+    """A launch of the deployment that still lives, from the app's own records.
+
+    `reserved` is bytes per device.
+    """
 
     launch_id: str
     instance: str
@@ -63,8 +80,8 @@ class RunningInstance:
 class Taken:
     """What the ledgers of this host say is spoken for.
 
-    `ports`: held by us or seen in use. `reserved`: bytes per device uuid over all our live launches and pending plans.
-    `instances`: the live launches of the deployment that is being planned.
+    `ports`: held by us or seen in use. `reserved`: bytes per device uuid over all our live launches and
+    pending plans. `instances`: the live launches of the deployment that is being planned.
     """
 
     ports: frozenset[int] = frozenset()
@@ -74,9 +91,10 @@ class Taken:
 
 @dataclass(frozen=True, kw_only=True)
 class Precondition:
-    """Something that must be true right before a step. `subject` says of what: a host, a port's address, a device, a path.
+    """Something that must be true right before a step.
 
-    `launch_id` is None where it holds for the whole run. Sizes are bytes, ages seconds; "at least" for free_bytes, "at most" for ages.
+    `subject` says of what: a host, a port's address, a device, a path. `launch_id` is None where it holds for
+    the whole run. Sizes are bytes, ages seconds; "at least" for free_bytes, "at most" for ages.
     """
 
     code: PreconditionCode
@@ -87,7 +105,10 @@ class Precondition:
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """Something the reader of a plan should know. `level` "warning" is shown in amber, "info" as a plain line."""
+    """Something the reader of a plan should know.
+
+    `level` "warning" is shown in amber, "info" as a plain line.
+    """
 
     code: str
     message: str
@@ -150,5 +171,10 @@ def seal_plan(
     """Write the intent's bytes once and take their digest."""
     content = canonical(intent, form=PLAN_FORM)
     return Plan(
-        intent=intent, preconditions=preconditions, notes=notes, memory=memory, digest=digest(content), bytes=content
+        intent=intent,
+        preconditions=preconditions,
+        notes=notes,
+        memory=memory,
+        digest=digest(content),
+        bytes=content,
     )

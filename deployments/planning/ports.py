@@ -1,27 +1,44 @@
-"""Which port each instance listens on. That a port is really free is proved on the host, by binding it, right before the start."""
+"""Which port each instance listens on.
+
+That a port is really free is proved on the host, by binding it, right before the start.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from deployments.planning.plan import Taken
 from deployments.planning.refusals import Refusal, RefusalCode
-from deployments.planning.spec import DeploymentSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from deployments.planning.plan import Taken
+    from deployments.planning.spec import DeploymentSpec
 
 AUTO_PORTS = range(8000, 10000)
 
 
-def assign_ports(*, spec: DeploymentSpec, slots: Sequence[int], taken: Taken) -> Mapping[int, int] | list[Refusal]:
-    """Return a port per slot: from a first port on, slot by slot, or for "auto" the lowest free ones of 8000 to 9999."""
+def assign_ports(
+    *, spec: DeploymentSpec, slots: Sequence[int], taken: Taken
+) -> Mapping[int, int] | list[Refusal]:
+    """Return a port per slot.
+
+    From a first port on, slot by slot, or for "auto" the lowest free ones of 8000 to 9999.
+    """
     if spec.port != "auto":
         wanted = {slot: spec.port + slot for slot in slots}
-        return wanted if not (held := sorted(set(wanted.values()) & taken.ports)) else [_taken(port) for port in held]
+        return (
+            wanted
+            if not (held := sorted(set(wanted.values()) & taken.ports))
+            else [_taken(port) for port in held]
+        )
     free = [port for port in AUTO_PORTS if port not in taken.ports][: len(slots)]
     if len(free) < len(slots):
         return [
             Refusal(
                 code=RefusalCode.NO_FREE_PORT,
-                message=f"{len(slots)} ports are needed and {len(free)} of {AUTO_PORTS[0]} to {AUTO_PORTS[-1]} are free on the host.",
+                message=f"{len(slots)} ports are needed and {len(free)} of {AUTO_PORTS[0]} to"
+                f" {AUTO_PORTS[-1]} are free on the host.",
                 next_step="Stop instances that are not needed, or name a first port outside this range.",
                 numbers={"wanted": len(slots), "have": len(free)},
             )

@@ -1,8 +1,8 @@
-"""Whether an instance may be called ready: from the process, the probe's answers, the plan's expectations and the log.
+"""Whether an instance may be called ready, from its process, its answers, the plan and its log.
 
-Ready means that the process lives, the model served is the one asked for (name, directory, context length), the KV cache has the
-planned size within 5 %, and the model did its own task once. Anything less has a name. `/health` alone counts for nothing:
-it answers 200 while the engine hangs (measured, vLLM 0.25.1 and 0.32.0).
+Ready means that the process lives, the model served is the one asked for (name, directory, context length),
+the KV cache has the planned size within 5 %, and the model did its own task once. Anything less has a name.
+`/health` alone counts for nothing: it answers 200 while the engine hangs (measured, vLLM 0.25.1 and 0.32.0).
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from deployments.planning.phases import Progress
+if TYPE_CHECKING:
+    from deployments.planning.phases import Progress
 
 KV_TOLERANCE_PERCENT = 5
 
@@ -91,7 +92,11 @@ def judge_readiness(
     models = _models(probe)
     if models is None:
         starting = not progress.listening
-        sentence = "It does not listen yet." if starting else "Its port does not answer although its log says it listens."
+        sentence = (
+            "It does not listen yet."
+            if starting
+            else "Its port does not answer although its log says it listens."
+        )
         return NotReady(code="NOT_LISTENING", sentence=sentence, waiting=starting)
     return (
         _judge_model(models=models, expected=expected)
@@ -116,8 +121,10 @@ def _judge_model(*, models: list[Mapping[str, Any]], expected: Expectation) -> V
         return Degraded(
             code="SERVED_NAME_MISMATCH",
             sentence=f"Port answers as {', '.join(names) or 'no model'}, not as {expected.served_name}.",
-            next_step=f"Set served_model_name to {names[0] if names else expected.served_name}, or have clients ask for"
-            " the name that is served; if another process holds the port, stop this instance and plan it on a free one.",
+            next_step=f"Set served_model_name to {names[0] if names else expected.served_name}, or have"
+            " clients ask for"
+            " the name that is served; if another process holds the port, stop this instance and plan it on"
+            " a free one.",
             numbers={"wanted": expected.served_name, "found": names},
         )
     root = ours.get("root")
@@ -166,9 +173,7 @@ def _judge_answer(*, probe: Mapping[str, Any], expected: Expectation) -> Verdict
     return None
 
 
-def _judge_kv_cache(
-    *, probe: Mapping[str, Any], expected: Expectation, progress: Progress
-) -> Verdict | None:
+def _judge_kv_cache(*, probe: Mapping[str, Any], expected: Expectation, progress: Progress) -> Verdict | None:
     found = progress.kv_tokens if progress.kv_tokens is not None else _tokens_of_metrics(probe)
     if found is None:
         # A model for embedding or scoring may have no KV cache at all, so its silence says nothing.
@@ -177,7 +182,8 @@ def _judge_kv_cache(
         return Unverified(
             code="KV_UNKNOWN",
             sentence="It generates, but neither its log nor its metrics say how large its KV cache is.",
-            next_step="Read the log from its beginning; without --disable-log-stats the metrics carry the figure.",
+            next_step="Read the log from its beginning; without --disable-log-stats the metrics carry the"
+            " figure.",
             numbers={"wanted": expected.kv_tokens},
         )
     if expected.kv_tokens is None or found * 100 >= expected.kv_tokens * (100 - KV_TOLERANCE_PERCENT):
@@ -185,13 +191,17 @@ def _judge_kv_cache(
     return Degraded(
         code="KV_CACHE_TOO_SMALL",
         sentence=f"KV cache {found:,} of {expected.kv_tokens:,} tokens.",
-        next_step="Something else used the GPU while it started: stop it and start it again when nothing else starts there.",
+        next_step="Something else used the GPU while it started: stop it and start it again when nothing"
+        " else starts there.",
         numbers={"wanted": expected.kv_tokens, "found": found},
     )
 
 
 def _tokens_of_metrics(probe: Mapping[str, Any]) -> int | None:
-    """Read vllm:cache_config_info: its own count of tokens where the version has one, else blocks times block size."""
+    """Read vllm:cache_config_info.
+
+    Its own count of tokens where the version has one, else blocks times block size.
+    """
     config = probe.get("cache_config")
     if not isinstance(config, Mapping):
         return None
@@ -207,7 +217,11 @@ def _count(value: object) -> int | None:
         return None
     if isinstance(value, int):
         return value
-    return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19 else None
+    return (
+        int(value)
+        if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19
+        else None
+    )
 
 
 def _judge_process(process_alive: bool | None) -> Verdict | None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class RefusalCode(StrEnum):
@@ -50,6 +53,9 @@ class Refusal:
 
 @dataclass(frozen=True, kw_only=True)
 class Refused:
-    """All reasons at once, in the order of the questions asked: host, vLLM, model, arguments, devices, memory, ports."""
+    """All reasons at once, in the order of the questions asked.
+
+    Host, vLLM, model, arguments, devices, memory, ports.
+    """
 
     reasons: tuple[Refusal, ...]

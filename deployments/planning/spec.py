@@ -1,16 +1,18 @@
 """What a team wants to run, as a frozen value: one DeploymentSpec per revision.
 
-`parse_spec` reads a form or a YAML document that was already turned into a mapping; `deployments.planning.spec_yaml` reads and writes
-the text. A spec that cannot be right by itself is refused here, with the path of each wrong field; whether it fits a host is asked
-later, by `build_start_plan`.
+`parse_spec` reads a form or a YAML document that was already turned into a mapping;
+`deployments.planning.spec_yaml` reads and writes the text. A spec that cannot be right by itself is refused
+here, with the path of each wrong field; whether it fits a host is asked later, by `build_start_plan`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from decimal import Decimal
 
 Task = Literal["generate", "embed", "score"]
 DType = Literal["auto", "bfloat16", "float16", "half", "float32", "float"]
@@ -23,7 +25,10 @@ ArgumentValue = bool | str | tuple[str, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class DeploymentSpec:
-    """`devices` is "auto" or a tuple of UUIDs, indices as nvidia-smi counts them, or "cpu". Sizes are bytes."""
+    """`devices` is "auto" or a tuple of UUIDs, indices as nvidia-smi counts them, or "cpu".
+
+    Sizes are bytes.
+    """
 
     name: str
     host: str
@@ -55,7 +60,10 @@ class DeploymentSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """One thing wrong with a spec. `path` names the field ("env.FOO"), "" the document; `line` counts from 1 where known."""
+    """One thing wrong with a spec.
+
+    `path` names the field ("env.FOO"), "" the document; `line` counts from 1 where known.
+    """
 
     path: str
     code: str

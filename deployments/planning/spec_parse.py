@@ -1,4 +1,4 @@
-"""Reads a mapping (from a form or a YAML document) into a DeploymentSpec, or says everything that is wrong with it."""
+"""Reads a mapping (of a form or a YAML document) into a DeploymentSpec, or says all that is wrong with it."""
 
 from __future__ import annotations
 
@@ -29,15 +29,28 @@ FIELDS = tuple(DeploymentSpec.__dataclass_fields__)
 
 
 def parse_spec(source: Mapping[str, Any]) -> DeploymentSpec | Problems:
-    """Read every field; a field left out or empty (null, "") takes its default. All problems are reported at once."""
+    """Read every field; a field left out or empty (null, "") takes its default.
+
+    All problems are reported at once.
+    """
     if not isinstance(source, Mapping):
-        return Problems(items=(Problem(path="", code="NOT_A_MAPPING", message="The spec must be a list of fields with values."),))
+        return Problems(
+            items=(
+                Problem(
+                    path="", code="NOT_A_MAPPING", message="The spec must be a list of fields with values."
+                ),
+            )
+        )
     reader = _Reader(source)
     values: dict[str, Any] = {
-        "name": reader.pattern("name", _NAME, "lower-case letters, digits and dashes, at most 63, such as qwen3-chat"),
+        "name": reader.pattern(
+            "name", _NAME, "lower-case letters, digits and dashes, at most 63, such as qwen3-chat"
+        ),
         "host": reader.pattern("host", _HOST, "the name of an enrolled host"),
         "model": reader.absolute_path("model"),
-        "served_model_name": reader.pattern("served_model_name", _SERVED_NAME, "letters, digits and . _ : / @ + -"),
+        "served_model_name": reader.pattern(
+            "served_model_name", _SERVED_NAME, "letters, digits and . _ : / @ + -"
+        ),
         "vllm": reader.absolute_path("vllm", default=AUTO, word=AUTO),
         "instances": reader.whole("instances", default=1, low=1, high=256),
         "tensor_parallel": reader.whole("tensor_parallel", default=1, low=1, high=64),
@@ -105,9 +118,18 @@ class _Reader:
             return default
         if word is not None and value == word:
             return word
-        if not isinstance(value, str) or not value.startswith("/") or _CONTROL.search(value) or len(value) > 1024:
+        if (
+            not isinstance(value, str)
+            or not value.startswith("/")
+            or _CONTROL.search(value)
+            or len(value) > 1024
+        ):
             or_word = f' or "{word}"' if word else ""
-            self.problem(key, "NOT_A_PATH", f"{key} must be an absolute path on the host{or_word}, such as /models/qwen3.")
+            self.problem(
+                key,
+                "NOT_A_PATH",
+                f"{key} must be an absolute path on the host{or_word}, such as /models/qwen3.",
+            )
             return default
         path = posixpath.normpath(value)
         return path if not path.startswith("//") else path[1:]
@@ -116,11 +138,13 @@ class _Reader:
         value = self.value(key)
         if value is None or (word is not None and value == word):
             return default
-        if isinstance(value, str) and re.fullmatch(r"\d{1,12}", value):
+        if isinstance(value, str) and re.fullmatch("[0-9]{1,12}", value):
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             or_word = f' or "{word}"' if word else ""
-            self.problem(key, "OUT_OF_RANGE", f"{key} must be a whole number from {low:,} to {high:,}{or_word}.")
+            self.problem(
+                key, "OUT_OF_RANGE", f"{key} must be a whole number from {low:,} to {high:,}{or_word}."
+            )
             return default
         return value
 
@@ -143,7 +167,11 @@ class _Reader:
             share = Decimal(0)
         # Four decimals are 14 MiB of a 141 GiB GPU; more would only look exact.
         if not share.is_finite() or not Decimal("0.01") <= share <= 1 or share != round(share, 4):
-            self.problem(key, "OUT_OF_RANGE", f"{key} must be a share from 0.01 to 1 with at most four decimals, such as 0.3.")
+            self.problem(
+                key,
+                "OUT_OF_RANGE",
+                f"{key} must be a share from 0.01 to 1 with at most four decimals, such as 0.3.",
+            )
             return None
         return share.normalize() if share != 1 else Decimal(1)
 
@@ -155,7 +183,11 @@ class _Reader:
         if isinstance(value, str):
             size = parse_size(value)
         if size is None or not 2**20 <= size <= 2**45:
-            self.problem(key, "NOT_A_SIZE", f"{key} must be a size of at least 1MiB, such as 64MiB, 40GiB or a number of bytes.")
+            self.problem(
+                key,
+                "NOT_A_SIZE",
+                f"{key} must be a size of at least 1MiB, such as 64MiB, 40GiB or a number of bytes.",
+            )
             return None
         return size
 
@@ -166,7 +198,9 @@ class _Reader:
         try:
             return str(ip_address(value if isinstance(value, str) else ""))
         except ValueError:
-            self.problem(key, "NOT_AN_ADDRESS", f"{key} must be an IP address of the host, such as 127.0.0.1.")
+            self.problem(
+                key, "NOT_AN_ADDRESS", f"{key} must be an IP address of the host, such as 127.0.0.1."
+            )
             return default
 
     def text(self, key: str) -> str:
@@ -183,13 +217,23 @@ class _Reader:
         if value is None or value == AUTO:
             return AUTO
         # A form gives "0, 1" as one text; YAML gives a list.
-        items = re.split(r"[,\s]+", value) if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
+        items = (
+            re.split(r"[,\s]+", value)
+            if isinstance(value, str)
+            else value
+            if isinstance(value, list | tuple)
+            else [value]
+        )
         found: list[int | str] = []
         for position, item in enumerate(items[:MAX_ENTRIES]):
-            item = int(item) if isinstance(item, str) and re.fullmatch(r"\d{1,4}", item) else item  # noqa: PLW2901
+            item = int(item) if isinstance(item, str) and re.fullmatch("[0-9]{1,4}", item) else item  # noqa: PLW2901
             index = isinstance(item, int) and not isinstance(item, bool) and 0 <= item < 10_000
             if not index and not (isinstance(item, str) and _DEVICE.fullmatch(item)):
-                self.problem(f"{key}[{position}]", "NOT_A_DEVICE", "A device is an index such as 0, a UUID such as GPU-…, or cpu.")
+                self.problem(
+                    f"{key}[{position}]",
+                    "NOT_A_DEVICE",
+                    "A device is an index such as 0, a UUID such as GPU-…, or cpu.",
+                )
             else:
                 found.append(item)
         if len(set(found)) != len(found):
@@ -211,16 +255,26 @@ class _Reader:
             flag = normalise_flag(str(name))
             path = f"{key}.{str(name)[:80]}"
             if flag is None:
-                self.problem(path, "NOT_A_FLAG", f"{str(name)[:80]!r} is not the name of an argument, such as --enable-prefix-caching.")
+                self.problem(
+                    path,
+                    "NOT_A_FLAG",
+                    f"{str(name)[:80]!r} is not the name of an argument, such as --enable-prefix-caching.",
+                )
                 continue
             if flag in found:
                 self.problem(path, "TWICE", f"{flag} is given twice.")
             argument = _argument_value(value)
             if argument is None:
-                self.problem(path, "NOT_A_VALUE", f"The value of {flag} must be true, text, a number, or a list of those.")
+                self.problem(
+                    path,
+                    "NOT_A_VALUE",
+                    f"The value of {flag} must be true, text, a number, or a list of those.",
+                )
                 continue
             if argument is False:
-                self.problem(path, "SWITCH_OFF", f"To switch {flag} off, write --no-{flag[2:]}: true, or leave it out.")
+                self.problem(
+                    path, "SWITCH_OFF", f"To switch {flag} off, write --no-{flag[2:]}: true, or leave it out."
+                )
                 continue
             found[flag] = argument
         return dict(sorted(found.items()))
@@ -231,9 +285,15 @@ class _Reader:
             path = f"{key}.{str(name)[:80]}"
             text = _scalar(value)
             if not isinstance(name, str) or _VARIABLE.fullmatch(name) is None:
-                self.problem(path, "NOT_A_VARIABLE", f"{str(name)[:80]!r} is not the name of an environment variable.")
+                self.problem(
+                    path, "NOT_A_VARIABLE", f"{str(name)[:80]!r} is not the name of an environment variable."
+                )
             elif text is None:
-                self.problem(path, "NOT_A_VALUE", f"The value of {name} must be text; put yes, no, on, off and true in quotes.")
+                self.problem(
+                    path,
+                    "NOT_A_VALUE",
+                    f"The value of {name} must be text; put yes, no, on, off and true in quotes.",
+                )
             else:
                 found[name] = text
         return dict(sorted(found.items()))
@@ -243,10 +303,16 @@ class _Reader:
         for name, value in self.mapping(key).items():
             path = f"{key}.{str(name)[:80]}"
             if not isinstance(name, str) or _VARIABLE.fullmatch(name) is None:
-                self.problem(path, "NOT_A_VARIABLE", f"{str(name)[:80]!r} is not the name of an environment variable.")
+                self.problem(
+                    path, "NOT_A_VARIABLE", f"{str(name)[:80]!r} is not the name of an environment variable."
+                )
             elif not isinstance(value, str) or _CREDENTIAL.fullmatch(value) is None:
                 # The value is not repeated: somebody may have put the secret itself here.
-                self.problem(path, "NOT_A_CREDENTIAL", f"{name} must be the name of a stored credential, never the secret itself.")
+                self.problem(
+                    path,
+                    "NOT_A_CREDENTIAL",
+                    f"{name} must be the name of a stored credential, never the secret itself.",
+                )
             else:
                 found[name] = value
         return dict(sorted(found.items()))
@@ -259,7 +325,11 @@ class _Reader:
         if isinstance(devices, tuple) and "cpu" in devices and len(devices) > 1:
             self.problem("devices", "MIXED", "cpu cannot be combined with GPUs.")
         if values["port"] != AUTO and values["port"] + values["instances"] - 1 > 65535:
-            self.problem("port", "OUT_OF_RANGE", f"{values['instances']} instances from port {values['port']} on go past 65535.")
+            self.problem(
+                "port",
+                "OUT_OF_RANGE",
+                f"{values['instances']} instances from port {values['port']} on go past 65535.",
+            )
 
 
 def _scalar(value: Any) -> str | None:
@@ -270,14 +340,19 @@ def _scalar(value: Any) -> str | None:
 
 
 def _argument_value(value: Any) -> ArgumentValue | None:
-    """Return true, text, or a tuple of texts; a mapping becomes the JSON text that vLLM takes. None where it is neither."""
+    """Return true, text, or a tuple of texts.
+
+    A mapping becomes the JSON text that vLLM takes. None where it is neither.
+    """
     if value is None or value == "":
         return True
     if isinstance(value, bool):
         return value
     if isinstance(value, Mapping):
         try:
-            return _scalar(json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False))
+            return _scalar(
+                json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+            )
         except (TypeError, ValueError):
             return None
     if isinstance(value, list | tuple):

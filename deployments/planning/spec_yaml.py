@@ -1,24 +1,27 @@
 """Reads and writes a spec as YAML, and gives the mapping that is stored canonically.
 
-YAML from people is bounded (64 KiB), read without Python objects, and refused where it repeats a key or uses anchors.
+YAML from people is bounded (64 KiB), read without Python objects, and refused where it repeats a key or uses
+anchors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from deployments.planning.spec import DeploymentSpec, Problem, Problems
 from deployments.planning.spec_parse import FIELDS, parse_spec
 
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
 MAX_YAML = 64 * 1024
 SPEC_FORM = 1
 
 
-class _Refusal(Exception):
+class _RefusedError(Exception):
     """Carries one Problem out of the YAML reader."""
 
     def __init__(self, problem: Problem) -> None:
@@ -27,14 +30,14 @@ class _Refusal(Exception):
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """The safe loader, minus repeated keys and anchors (a few hundred bytes of them can stand for gigabytes)."""
+    """The safe loader, minus repeated keys and anchors (of which a few bytes can stand for gigabytes)."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             line = event.start_mark.line + 1
             message = f"Line {line} uses an anchor or alias, which is not allowed here."
-            raise _Refusal(Problem(path="", code="YAML_ANCHOR", message=message, line=line))
+            raise _RefusedError(Problem(path="", code="YAML_ANCHOR", message=message, line=line))
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
@@ -44,7 +47,7 @@ class _StrictLoader(yaml.SafeLoader):
             if key in seen:
                 line = key_node.start_mark.line + 1
                 message = f"Line {line} gives {key[:80]} a second time."
-                raise _Refusal(Problem(path=key[:80], code="YAML_KEY_TWICE", message=message, line=line))
+                raise _RefusedError(Problem(path=key[:80], code="YAML_KEY_TWICE", message=message, line=line))
             seen.add(key)
         return super().construct_mapping(node, deep=deep)
 
@@ -56,12 +59,16 @@ def spec_from_yaml(text: str) -> DeploymentSpec | Problems:
     try:
         # A subclass of SafeLoader: it makes no objects.
         document = yaml.load(text, Loader=_StrictLoader)  # noqa: S506
-    except _Refusal as refusal:
+    except _RefusedError as refusal:
         return Problems(items=(refusal.problem,))
     except yaml.MarkedYAMLError as problem:
         return _syntax(problem)
     except (yaml.YAMLError, ValueError, RecursionError, OverflowError) as problem:
-        reason = "It is nested too deeply" if isinstance(problem, RecursionError) else str(problem).split("\n", 1)[0][:160]
+        reason = (
+            "It is nested too deeply"
+            if isinstance(problem, RecursionError)
+            else str(problem).split("\n", 1)[0][:160]
+        )
         return _one("YAML_UNREADABLE", f"The document cannot be read as YAML: {reason}.")
     if document is None:
         return _one("YAML_EMPTY", "The document is empty.")
@@ -81,7 +88,10 @@ def _syntax(problem: yaml.MarkedYAMLError) -> Problems:
 
 
 def spec_to_mapping(spec: DeploymentSpec) -> dict[str, Any]:
-    """Return every field with its value, for `audit.canonical` (form SPEC_FORM): text, whole numbers, lists and mappings only."""
+    """Return every field with its value, for `audit.canonical` (form SPEC_FORM).
+
+    Text, whole numbers, lists and mappings only.
+    """
     return {name: _plain(getattr(spec, name)) for name in FIELDS}
 
 

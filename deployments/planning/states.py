@@ -1,10 +1,10 @@
-"""The lives of a launch and of a run: their states, the moves that exist, and the words and colours for them.
+r"""The lives of a launch and of a run: their states, the moves that exist, their colours.
 
 A launch (one start of one instance):
 
     PLANNED -> LAUNCHING -> STARTING -> READY <-> DEGRADED
-       |          |            |  \\       |  \\       |
-       |          |            |   `> UNVERIFIED <----'     (READY, DEGRADED and UNVERIFIED change into each other)
+       |          |            |  \       |  \       |
+       |          |            |   `> UNVERIFIED <----'
        |          |            |          |          |
        |          v            v          v          v
        |        FAILED <---- any of them: the process ended unasked, or a check says it cannot serve
@@ -12,8 +12,9 @@ A launch (one start of one instance):
        v                       any of them -> ORPHANED  (the leader is gone, others of its processes live)
     STOPPED                                  ORPHANED -> STOPPING -> STOPPED
 
-    The worker that holds the run makes the moves up to READY; the watcher makes those between READY, DEGRADED, UNVERIFIED,
-    FAILED and ORPHANED afterwards; a stop run makes STOPPING and STOPPED.
+READY, DEGRADED and UNVERIFIED change into each other. The worker that holds the run makes the moves up to
+READY; the watcher makes those between the serving states, FAILED and ORPHANED afterwards; a stop run makes
+STOPPING and STOPPED.
 
 A run (one execution of one plan):
 
@@ -26,9 +27,11 @@ FAILED means the fleet said no and the cause is named; ERRORED means that this p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Tone = Literal["neutral", "progress", "good", "attention", "bad"]
 
@@ -77,7 +80,9 @@ LAUNCH_MOVES: Mapping[LaunchState, frozenset[LaunchState]] = {
 }
 RUN_MOVES: Mapping[RunState, frozenset[RunState]] = {
     _R.QUEUED: frozenset({_R.RUNNING, _R.CANCELLED, _R.PRECONDITION_FAILED, _R.ERRORED}),
-    _R.RUNNING: frozenset({_R.QUEUED, _R.SUCCEEDED, _R.FAILED, _R.PRECONDITION_FAILED, _R.CANCELLED, _R.ERRORED}),
+    _R.RUNNING: frozenset(
+        {_R.QUEUED, _R.SUCCEEDED, _R.FAILED, _R.PRECONDITION_FAILED, _R.CANCELLED, _R.ERRORED}
+    ),
     _R.SUCCEEDED: frozenset(),
     _R.FAILED: frozenset(),
     _R.PRECONDITION_FAILED: frozenset(),

@@ -5,10 +5,12 @@ Sizes are bytes, powers watts, times aware datetimes. A reading that could not b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
 
 DeviceKind = Literal["gpu", "mig", "cpu"]
 GpuSource = Literal["nvml", "nvidia-smi", "none"]
@@ -27,6 +29,7 @@ class Device:
     memory_used: int | None
     memory_reserved: int | None = None
     mig_enabled: bool | None = None
+    parent: str | None = None
     pci_bus_id: str | None = None
     power_limit_w: float | None = None
     power_w: float | None = None
@@ -45,7 +48,10 @@ class Disk:
 
 @dataclass(frozen=True, kw_only=True)
 class VllmInstallation:
-    """A vLLM found on the host. `executable` is the `vllm` command; None where only the Python package is there."""
+    """A vLLM found on the host.
+
+    `executable` is the `vllm` command; None where only the Python package is there.
+    """
 
     python: str
     executable: str | None
@@ -77,7 +83,10 @@ class SessionPolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class HostFacts:
-    """One answer of the agent's `facts`. `taken_at` is the host's own clock; its age is judged by the caller's."""
+    """One answer of the agent's `facts`.
+
+    `taken_at` is the host's own clock; its age is judged by the caller's.
+    """
 
     machine_id: str
     boot_id: str

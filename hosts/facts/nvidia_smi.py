@@ -1,6 +1,7 @@
 """Reads what `nvidia-smi` prints: the CSV of `--query-gpu` and the XML of `-q -x`.
 
-Values that the driver cannot give ([N/A], [Not Supported], ERR!, …) become None. nvidia-smi counts memory in MiB.
+Values that the driver cannot give ([N/A], [Not Supported], ERR!, …) become None. nvidia-smi counts memory in
+MiB.
 """
 
 from __future__ import annotations
@@ -8,21 +9,25 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 from hosts.facts.model import Device
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 MIB = 1024 * 1024
 MAX_CSV = 256 * 1024
 MAX_XML = 4 * 1024 * 1024
 MAX_DEVICES = 512
 _ABSENT = re.compile(
-    r"\[?(?:n/a|not supported|unknown error|gpu is lost|insufficient permissions|no data|requested functionality .*|err!|none|)\]?",
+    r"\[?(?:n/a|not supported|unknown error|gpu is lost|insufficient permissions|no data"
+    r"|requested functionality .*|err!|none|)\]?",
     re.IGNORECASE,
 )
-_NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,9})?")
+_NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,9})?", re.ASCII)
 # A DOCTYPE may name a file (nvidia-smi's does; it is never fetched) but must not define entities of its own.
 _INTERNAL_SUBSET = re.compile(r"<!ENTITY|<!DOCTYPE[^>\[]*\[", re.IGNORECASE)
 
@@ -44,13 +49,20 @@ def read_value(text: str | None) -> str | None:
 
 
 def parse_query_csv(*, text: str, fields: Sequence[str]) -> SmiReading:
-    """Parse `nvidia-smi --query-gpu=FIELDS --format=csv,noheader,nounits`. `fields` are the names that were asked for."""
+    """Parse `nvidia-smi --query-gpu=FIELDS --format=csv,noheader,nounits`.
+
+    `fields` are the names that were asked for.
+    """
     if len(text) > MAX_CSV:
-        return SmiReading(devices=(), problems=("nvidia-smi answered more than 256 KiB, which was not read.",))
+        return SmiReading(
+            devices=(), problems=("nvidia-smi answered more than 256 KiB, which was not read.",)
+        )
     devices: list[Device] = []
     problems: list[str] = []
     driver: str | None = None
-    for number, row in enumerate(csv.reader(io.StringIO(text.replace("\0", "")), skipinitialspace=True), start=1):
+    for number, row in enumerate(
+        csv.reader(io.StringIO(text.replace("\0", "")), skipinitialspace=True), start=1
+    ):
         if not any(cell.strip() for cell in row):
             continue
         values = dict(zip(fields, map(read_value, row), strict=False))
@@ -127,7 +139,8 @@ def _device_from_element(*, uuid: str, index: int, gpu: ET.Element) -> Device:
         pci_bus_id=read_value(gpu.get("id")),
         power_limit_w=_number(gpu.findtext("gpu_power_readings/current_power_limit")),
         power_w=_number(
-            gpu.findtext("gpu_power_readings/instant_power_draw") or gpu.findtext("gpu_power_readings/power_draw")
+            gpu.findtext("gpu_power_readings/instant_power_draw")
+            or gpu.findtext("gpu_power_readings/power_draw")
         ),
         temperature_c=_whole(gpu.findtext("temperature/gpu_temp")),
         utilization=_whole(gpu.findtext("utilization/gpu_util")),
@@ -142,7 +155,9 @@ def _slices(*, gpu: ET.Element) -> tuple[list[Device], list[str]]:
     for position, part in enumerate(gpu.findall("mig_devices/mig_device")[:MAX_DEVICES]):
         uuid = read_value(part.findtext("uuid"))
         if uuid is None:
-            problems.append(f"MIG device {position} of {gpu.get('id', 'a GPU')} has no UUID and cannot be used.")
+            problems.append(
+                f"MIG device {position} of {gpu.get('id', 'a GPU')} has no UUID and cannot be used."
+            )
             continue
         found.append(
             Device(
@@ -154,6 +169,7 @@ def _slices(*, gpu: ET.Element) -> tuple[list[Device], list[str]]:
                 memory_used=_mebibytes(part.findtext("fb_memory_usage/used")),
                 memory_reserved=_mebibytes(part.findtext("fb_memory_usage/reserved")),
                 pci_bus_id=read_value(gpu.get("id")),
+                parent=read_value(gpu.findtext("uuid")),
             )
         )
     return found, problems

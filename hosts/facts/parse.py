@@ -34,7 +34,10 @@ MAX_DISKS = 200
 
 
 def parse_facts(body: Mapping[str, Any]) -> HostFacts | FactsProblem:
-    """Read a `facts` body. Unknown fields are ignored; only a missing identity makes the whole answer unusable."""
+    """Read a `facts` body. Unknown fields are ignored.
+
+    Only a missing identity makes the whole answer unusable.
+    """
     if not isinstance(body, Mapping):
         return _problem(field="", what="is not an object")
     identity = {key: read_text(body, key, limit=255) for key in ("machine_id", "boot_id", "hostname")}
@@ -83,7 +86,8 @@ def _problem(*, field: str, what: str) -> FactsProblem:
         code="FACTS_INCOMPLETE" if field else "FACTS_UNREADABLE",
         field=field,
         message=f"The host's facts cannot be used: {field or 'the answer'} {what}.",
-        next_step="Refresh the facts of the host; if it stays so, read the agent's own messages on the host page.",
+        next_step="Refresh the facts of the host; if it stays so, read the agent's own messages on the host"
+        " page.",
     )
 
 
@@ -114,15 +118,18 @@ def _read_nvml(gpus: Mapping[str, Any]) -> SmiReading:
 
 
 def _nvml_device(*, uuid: str, record: Mapping[str, Any]) -> Device:
+    # "disabled", "enabled" (a GPU that is divided) or "instance" (a slice of one).
+    mode = record.get("mig")
     return Device(
         uuid=uuid,
-        kind="mig" if uuid.startswith("MIG-") else "gpu",
+        kind="mig" if uuid.startswith("MIG-") or mode == "instance" else "gpu",
         index=read_count(record, "index"),
         name=read_text(record, "name", limit=128) or "unknown",
         memory_total=read_count(record, "memory_total"),
         memory_used=read_count(record, "memory_used"),
         memory_reserved=read_count(record, "memory_reserved"),
-        mig_enabled=read_flag(record, "mig"),
+        mig_enabled=None if mode is None else mode in ("enabled", True),
+        parent=read_text(record, "parent", limit=96),
         pci_bus_id=read_text(record, "pci_bus_id", limit=64),
         power_limit_w=read_number(record, "power_limit_w"),
         power_w=read_number(record, "power_w"),
@@ -138,7 +145,9 @@ def _read_smi(gpus: Mapping[str, Any]) -> SmiReading:
         return parse_query_xml(xml)
     text, fields = gpus.get("csv"), gpus.get("fields")
     if not isinstance(text, str) or not isinstance(fields, Sequence) or isinstance(fields, str):
-        return SmiReading(devices=(), problems=("nvidia-smi's answer came without its text or its field names.",))
+        return SmiReading(
+            devices=(), problems=("nvidia-smi's answer came without its text or its field names.",)
+        )
     reading = parse_query_csv(text=text, fields=[str(name) for name in fields])
     return SmiReading(
         devices=reading.devices,
@@ -149,7 +158,7 @@ def _read_smi(gpus: Mapping[str, Any]) -> SmiReading:
 
 
 def _cpu_device(*, cpu: Mapping[str, Any], memory: Mapping[str, Any]) -> Device:
-    """A host without GPUs has one device, "cpu", whose memory is the host's RAM."""
+    """Return the one device of a host without GPUs, whose memory is the host's RAM."""
     total, available = read_count(memory, "total"), read_count(memory, "available")
     return Device(
         uuid=CPU_DEVICE,
@@ -168,7 +177,12 @@ def _read_disks(body: Mapping[str, Any]) -> tuple[Disk, ...]:
         if path is not None:
             filesystem = read_text(record, "filesystem", limit=64)
             found.append(
-                Disk(path=path, total=read_count(record, "total"), free=read_count(record, "free"), filesystem=filesystem)
+                Disk(
+                    path=path,
+                    total=read_count(record, "total"),
+                    free=read_count(record, "free"),
+                    filesystem=filesystem,
+                )
             )
     return tuple(found)
 

@@ -1,4 +1,7 @@
-"""Reads single values out of JSON that a host sent: wrong types become None, long text is cut, invalid text replaced."""
+"""Reads single values out of JSON that a host sent.
+
+Wrong types become None, long text is cut, invalid text replaced.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 
 MAX_TEXT = 4096
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
-_ISO = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:Z|[+-]\d\d:?\d\d)?")
+_ISO = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:Z|[+-]\d\d:?\d\d)?", re.ASCII)
 # 8 EiB: larger counts do not fit a signed 64-bit column and are nonsense for any host.
 MAX_COUNT = 2**63 - 1
 
@@ -30,7 +33,9 @@ def read_count(source: Mapping[str, Any], key: str) -> int | None:
 
 def read_integer(source: Mapping[str, Any], key: str) -> int | None:
     value = source.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_COUNT else None
+    return (
+        value if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_COUNT else None
+    )
 
 
 def read_number(source: Mapping[str, Any], key: str) -> float | None:

@@ -1,4 +1,4 @@
-"""Version numbers of vLLM: release, pre-release, post-release, development and local builds, in the order of PEP 440."""
+"""Version numbers of vLLM, with pre-releases, development and local builds, in the order of PEP 440."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _VERSION = re.compile(
     r"(?:[.\-_]?(?P<post>post|rev)[.\-_]?(?P<post_number>\d{0,6}))?"
     r"(?:[.\-_]?(?P<dev>dev)[.\-_]?(?P<dev_number>\d{0,9}))?"
     r"(?:\+(?P<local>[A-Za-z0-9.\-_]{1,64}))?",
-    re.IGNORECASE,
+    re.IGNORECASE | re.ASCII,
 )
 _PRE_RANK = {"a": 0, "alpha": 0, "b": 1, "beta": 1, "c": 2, "rc": 2, "pre": 2, "preview": 2}
 _FINAL = 3
@@ -69,7 +69,7 @@ def _stage(*, pre: str | None, number: str | None, post: str | None, dev: str | 
 
 
 def is_at_least(version: VllmVersion, floor: str) -> bool:
-    """True where `version` is `floor` or newer. Raises ValueError where `floor` is no version: that is a mistake in our code."""
+    """Tell whether `version` is `floor` or newer. Raises ValueError where `floor` is no version."""
     wanted = parse_version(floor)
     if wanted is None:
         raise ValueError(f"{floor!r} is not a version")
