@@ -138,6 +138,7 @@ class Server:
         try:
             fields = parse_request(line)
             request_id = fields["id"]
+            check_request(fields)
             if fields["verb"] == "cancel":
                 self._cancel(fields["args"])
                 self._send(request_id, "result", {})
@@ -197,7 +198,7 @@ class Server:
 
 
 def parse_request(line: bytes) -> Dict[str, Any]:
-    """The request's fields with `id`, `verb` and `args` of the right type; Refusal otherwise."""
+    """The request's fields, of which `id` is good; Refusal otherwise."""
     try:
         fields = json.loads(line.decode("utf-8"))
     except (ValueError, RecursionError):
@@ -207,17 +208,21 @@ def parse_request(line: bytes) -> Dict[str, Any]:
     request_id = fields.get("id")
     if not isinstance(request_id, str) or not 0 < len(request_id) <= 128:
         raise bad_request("'id' must be a string of 1 to 128 characters.", field="id")
+    return fields
+
+
+def check_request(fields: Dict[str, Any]) -> None:
+    """Refuse under the request's own id what cannot be served; absent `args` become an empty object."""
     fields.setdefault("args", {})
     if fields.get("v") != PROTOCOL:
         raise Refusal(
             "PROTOCOL_UNKNOWN",
             f"This agent speaks protocol {PROTOCOL}.",
-            "Send another agent.",
+            "Send an agent that speaks the other one.",
             {"protocol": [PROTOCOL]},
         )
     if not isinstance(fields.get("verb"), str) or not isinstance(fields["args"], dict):
         raise bad_request("'verb' must be a string and 'args' an object.")
-    return fields
 
 
 def hello_body(system: System, options: Options) -> Dict[str, Any]:
