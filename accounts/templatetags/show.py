@@ -10,6 +10,8 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from accounts.access import environments_with
+
 register = template.Library()
 NOTHING = "–"
 GIB = 2**30
@@ -153,3 +155,9 @@ def with_page(context, number: int) -> str:
     query = context["request"].GET.copy()
     query["page"] = number
     return "?" + query.urlencode()
+
+
+@register.simple_tag(takes_context=True)
+def may_somewhere(context, perm: str) -> bool:
+    """For links to pages about no single object."""
+    return environments_with(context["request"].user, perm).exists()

@@ -1,0 +1,120 @@
+"""A plan read back from its stored bytes, for people."""
+
+import json
+import shlex
+
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from deployments.models import Launch, Plan
+from deployments.pages.deployments import HIDDEN, SEE_VALUES, difference
+from deployments.planning.states import LAUNCH_ACTIVE, LaunchState
+from hosts.models import Device
+from hosts.pages import memory_bar
+
+PRECONDITIONS = {
+    "machine_id": gettext_lazy("the machine is the enrolled one"),
+    "host_key": gettext_lazy("the host key is the pinned one"),
+    "port_free": gettext_lazy("the port is free"),
+    "free_bytes": gettext_lazy("so much memory is free"),
+    "vllm_version": gettext_lazy("vLLM has this version"),
+    "model_present": gettext_lazy("the model is there"),
+    "slot_free": gettext_lazy("nothing of ours runs in this slot"),
+    "facts_age_s": gettext_lazy("the facts are no older than, in seconds"),
+    "launch_known": gettext_lazy("the host knows this launch"),
+}
+
+
+def plan_page(plan: Plan, user, *, now) -> dict:
+    intent = json.loads(bytes(plan.intent))
+    launches = intent.get("launches") or []
+    stops = intent.get("stops") or []
+    names = {str(key): name for key, name in plan.launches.values_list("pk", "instance__name")}
+    names |= {str(stop.get("launch_id")): instance_name(stop) for stop in stops}
+    devices = {device.uuid: device for device in plan.host.devices.all()}
+    values = user.has_perm(SEE_VALUES, plan)
+    running = running_revision(plan)
+    return {
+        "plan": plan,
+        "intent": intent,
+        "open": plan.state == Plan.State.OPEN and plan.expires_at > now,
+        "expired": plan.state == Plan.State.EXPIRED or (plan.state == Plan.State.OPEN and plan.expires_at <= now),
+        "launches": [shown_launch(launch, devices, values=values) for launch in launches],
+        "stops": [{**stop, "name": instance_name(stop)} for stop in stops],
+        "steps": [[names.get(str(key), str(key)) for key in step] for step in intent.get("order") or []],
+        "bars": [device_bar(bar) for bar in plan.display.get("memory") or []],
+        "notes": plan.display.get("notes") or [],
+        "preconditions": [shown_precondition(row, names, devices) for row in plan.preconditions],
+        "running": running,
+        "difference": difference(running, plan.revision, user) if running else [],
+        "run": getattr(plan, "run", None),
+    }
+
+
+def running_revision(plan: Plan):
+    """The revision that runs now, where it is another than the plan's."""
+    live = Launch.objects.filter(
+        deployment=plan.deployment, state__in=[state.value for state in LAUNCH_ACTIVE - {LaunchState.PLANNED}]
+    )
+    launch = live.exclude(revision=plan.revision).select_related("revision__deployment").first()
+    return launch.revision if launch and plan.kind == Plan.Kind.START else None
+
+
+def instance_name(entry: dict) -> str:
+    instance = entry.get("instance")
+    return str(instance.get("name") if isinstance(instance, dict) else instance or entry.get("launch_id"))
+
+
+def shown_launch(launch: dict, devices: dict[str, Device], *, values: bool) -> dict:
+    reserved = launch.get("reserved_bytes") or {}
+    return {
+        "id": launch.get("launch_id"),
+        "name": instance_name(launch),
+        "address": launch.get("address"),
+        "port": launch.get("port"),
+        "served_name": launch.get("served_name"),
+        "expected": launch.get("expected") or {},
+        "devices": [(devices.get(uuid), uuid, reserved.get(uuid)) for uuid in launch.get("devices") or []],
+        "command": command_line(launch.get("argv") or []),
+        "environment": shown_environment(launch, values=values),
+    }
+
+
+def command_line(argv: list[str]) -> str:
+    """As a shell would take it, one option a line; the host itself gets the list, never this text."""
+    lines: list[str] = []
+    for word in argv:
+        quoted = shlex.quote(str(word))
+        if lines and not (str(word).startswith("--")):
+            lines[-1] += f" {quoted}"
+        else:
+            lines.append(quoted)
+    return " \\\n  ".join(lines)
+
+
+def shown_environment(launch: dict, *, values: bool) -> list[tuple[str, str, str]]:
+    """(name, value, kind) sorted by name; secrets are named, never shown."""
+    plain = launch.get("env") or {}
+    rows = [(name, str(value) if values else HIDDEN, "") for name, value in sorted(plain.items())]
+    for secret in launch.get("secrets") or []:
+        rows.append((secret.get("variable"), _("credential %(name)s") % {"name": secret.get("name")}, "secret"))
+    return rows
+
+
+def device_bar(bar: dict) -> dict:
+    segments = [(part["kind"], part["bytes"], part["label"]) for part in bar["segments"] if part["kind"] != "free"]
+    drawn = memory_bar(bar["total"], segments) if bar["total"] else None
+    return {"name": bar["name"], "device": bar["device"], "total": bar["total"], "segments": bar["segments"], "bar": drawn}
+
+
+def shown_precondition(row: dict, names: dict[str, str], devices: dict[str, Device]) -> dict:
+    subject = str(row.get("subject", ""))
+    device = devices.get(subject)
+    shown = names.get(subject) or (device.name if device else subject)
+    return {
+        "code": row["code"],
+        "words": PRECONDITIONS.get(row["code"], row["code"]),
+        "subject": shown,
+        "wanted": row.get("wanted"),
+        "is_bytes": row["code"] == "free_bytes",
+    }

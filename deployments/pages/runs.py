@@ -1,0 +1,27 @@
+"""A run: its steps with times, and the launches it acts on."""
+
+import json
+
+from deployments.models import Launch, Run
+from deployments.pages.launches import launch_trouble
+from deployments.planning.states import RUN_ACTIVE
+
+
+def run_page(run: Run) -> dict:
+    launches = launches_of(run)
+    return {
+        "run": run,
+        "active": run.state in RUN_ACTIVE,
+        "steps": list(run.steps.all()),
+        "launches": [{"launch": launch, "trouble": launch_trouble(launch)} for launch in launches],
+        "events": list(run.events.all()[:30]),
+        "topics": " ".join([f"run.{run.pk}", *(f"launch.{launch.pk}" for launch in launches)]),
+    }
+
+
+def launches_of(run: Run) -> list[Launch]:
+    """Those the plan starts; of a stop or a sweep, those it removes."""
+    stops = json.loads(bytes(run.plan.intent)).get("stops") or []
+    keys = [str(stop.get("launch_id")) for stop in stops]
+    rows = Launch.objects.filter(plan=run.plan) | Launch.objects.filter(pk__in=keys, deployment=run.deployment)
+    return list(rows.select_related("instance", "host", "revision").order_by("instance__slot", "created_at"))

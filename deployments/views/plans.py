@@ -1,0 +1,93 @@
+from uuid import UUID
+
+from django.http import Http404
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.views.decorators.http import require_POST, require_safe
+
+from accounts.actors import actor_of_request
+from deployments.access import deployment_to, is_uuid, plan_to
+from deployments.models import Deployment, Plan
+from deployments.pages.plans import plan_page
+from deployments.planning.refusals import Refused
+from deployments.services.plans import drop_plan, make_start_plan, make_stop_plan, make_sweep_plan
+from deployments.services.runs import RunRefused, request_run
+
+START, STOP, SWEEP = "deployments.start_deployment", "deployments.stop_deployment", "hosts.sweep_host"
+RIGHT = {Plan.Kind.START: START, Plan.Kind.STOP: STOP, Plan.Kind.SWEEP: SWEEP}
+
+
+@require_POST
+def plan_start(request, pk: int):
+    deployment = deployment_to(request.user, pk, START)
+    revision = deployment.revisions.first()
+    if revision is None:
+        raise Http404
+    made = make_start_plan(
+        deployment=deployment,
+        revision=revision,
+        allow_code_loading=request.user.has_perm("deployments.load_code", deployment),
+        by=actor_of_request(request),
+        now=timezone.now(),
+    )
+    return answer(request, deployment, made)
+
+
+@require_POST
+def plan_stop(request, pk: int):
+    deployment = deployment_to(request.user, pk, STOP)
+    asked = request.POST.getlist("launch")
+    keys = [UUID(key) for key in asked if is_uuid(key)]
+    chosen = list(deployment.launches.filter(pk__in=keys).select_related("host", "instance", "revision"))
+    # Without any id all live launches are meant; an id that is none of them stops nothing.
+    made = make_stop_plan(
+        deployment=deployment, launches=chosen if asked else None, by=actor_of_request(request), now=timezone.now()
+    )
+    return answer(request, deployment, made)
+
+
+@require_POST
+def plan_sweep(request, pk: int):
+    deployment = deployment_to(request.user, pk, SWEEP)
+    made = make_sweep_plan(deployment=deployment, by=actor_of_request(request), now=timezone.now())
+    return answer(request, deployment, made)
+
+
+def answer(request, deployment: Deployment, made: Plan | Refused):
+    """The plan's page; or every reason why there is none."""
+    if isinstance(made, Refused):
+        context = {"deployment": deployment, "reasons": made.reasons}
+        return render(request, "deployments/refused.html", context, status=422)
+    return redirect("deployments:plan-detail", pk=made.pk)
+
+
+@require_safe
+def plan_detail(request, pk: int):
+    plan = plan_to(request.user, pk)
+    context = plan_page(plan, request.user, now=timezone.now())
+    return render(request, "deployments/plan.html", context | {"right": RIGHT[plan.kind]})
+
+
+@require_POST
+def plan_run(request, pk: int):
+    plan = plan_for_action(request.user, pk)
+    now = timezone.now()
+    try:
+        run = request_run(plan=plan, digest=request.POST.get("digest", ""), by=actor_of_request(request), now=now)
+    except RunRefused as refused:
+        context = plan_page(plan_to(request.user, pk), request.user, now=now)
+        context |= {"right": RIGHT[plan.kind], "refusal": refused.problem}
+        return render(request, "deployments/plan.html", context, status=422)
+    return redirect("deployments:run-detail", pk=run.pk)
+
+
+@require_POST
+def plan_drop(request, pk: int):
+    plan = plan_for_action(request.user, pk)
+    drop_plan(plan=plan, by=actor_of_request(request), now=timezone.now())
+    return redirect("deployments:detail", pk=plan.deployment_id)
+
+
+def plan_for_action(user, pk: int) -> Plan:
+    """The plan, for who may do what it does: start, stop or sweep."""
+    return plan_to(user, pk, RIGHT[plan_to(user, pk).kind])
