@@ -5,6 +5,7 @@ import logging
 from asgiref.sync import async_to_sync
 from channels.layers import get_channel_layer
 from django.db import transaction
+from redis.exceptions import RedisError
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +23,6 @@ def send(*topics: str) -> None:
     try:
         for topic in topics:
             async_to_sync(layer.group_send)(topic, {"type": "topic.changed", "topic": topic})
-    except OSError as error:
+    except (OSError, RedisError) as error:
         # The row is written; pages that stay open catch up by their own slow refresh.
         log.warning("No announcement of %s: %s", topics, error)

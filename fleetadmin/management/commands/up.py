@@ -62,6 +62,10 @@ class Command(BaseCommand):
             "FLEETADMIN_SECRET_KEY": kept["secret_key"],
             "FLEETADMIN_VAULT_PUBLIC_KEY": kept["vault_public"],
         }
+        keep_private(
+            Path(settings.JOIN_FILE),
+            {"redis_url": redis_url, "secret_key": kept["secret_key"], "vault_public": kept["vault_public"]},
+        )
         private = {**public, "FLEETADMIN_VAULT_PRIVATE_KEY": kept["vault_private"]}
         self.prepare_database()
         launcher.start("web", web_argv(port, web_workers), env=public)
@@ -110,9 +114,14 @@ def keep_secrets(path: Path) -> dict[str, str]:
         return json.loads(path.read_text(encoding="utf-8"))
     public, private = make_pair()
     kept = {"secret_key": secrets.token_urlsafe(50), "vault_public": public, "vault_private": private}
-    path.touch(mode=0o600)
-    path.write_text(json.dumps(kept), encoding="utf-8")
+    keep_private(path, kept)
     return kept
+
+
+def keep_private(path: Path, value: dict[str, str]) -> None:
+    """Write JSON that this user alone may read."""
+    path.touch(mode=0o600)
+    path.write_text(json.dumps(value), encoding="utf-8")
 
 
 def start_valkey(launcher: Launcher, var: Path) -> str:
