@@ -37,8 +37,9 @@ def device_rows(hosts: Iterable[Host]) -> dict[int, list[dict]]:
 def memory_of_launches(host_keys: list[int]) -> dict[int, list[dict]]:
     """The processes of launches on each host, as they were last observed."""
     found: dict[int, list[dict]] = {}
+    # Through the relation's name: this app does not know the one above it.
     values = Host.objects.filter(pk__in=host_keys, launches__isnull=False).values_list("pk", "launches__processes")
-    for key, processes in values.exclude(launches__processes=[]):
+    for key, processes in values.exclude(launches__state="stopped"):
         found.setdefault(key, []).extend(processes or [])
     return found
 

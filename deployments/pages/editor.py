@@ -73,10 +73,20 @@ def starting_draft(request, *, deployment: Deployment | None) -> Draft:
 def first_form(request, *, tab: str, spec, options: dict, naming: dict):
     data = request.POST if request.method == "POST" else None
     if tab == "form":
-        return SpecForm(data, initial=form_values(spec) if spec else {"instances": 1}, **options)
+        return SpecForm(data, initial=form_values(spec) if spec else first_values(options["host"]), **options)
     host = options["host"]
     text = spec_to_yaml(spec) if spec else BLANK.format(host=host.name if host else "")
     return YamlForm(data, initial={"text": text}, **naming)
+
+
+def first_values(host: Host) -> dict:
+    """An empty form: ones, and the model where the host has only one."""
+    values: dict[str, Any] = {"instances": 1, "tensor_parallel": 1, "pipeline_parallel": 1}
+    facts = facts_of(host)
+    if facts and len(facts.models) == 1:
+        path = facts.models[0].path
+        values |= {"model": path, "served_model_name": path.rstrip("/").rsplit("/", 1)[-1]}
+    return values
 
 
 def choosable_hosts(user, deployment: Deployment | None) -> list[Host]:

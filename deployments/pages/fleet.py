@@ -9,6 +9,7 @@ from hosts.pages import host_cards
 
 # Orphans hold memory nobody serves with; a failure is there until the next start of its slot.
 ORDER = {LaunchState.ORPHANED: 0, LaunchState.FAILED: 1, LaunchState.DEGRADED: 2, LaunchState.UNVERIFIED: 3}
+MOST_NAMES = 8
 
 
 def fleet_page(user) -> dict:
@@ -26,9 +27,29 @@ def fleet_page(user) -> dict:
 
 
 def launch_troubles(launches: list[Launch]) -> list[dict]:
-    wrong = [launch for launch in launches if launch.state in ORDER]
-    wrong.sort(key=lambda launch: (ORDER[LaunchState(launch.state)], launch.instance.name))
-    return [{"launch": launch, "problem": launch_trouble(launch), "level": level(launch)} for launch in wrong]
+    """What is wrong with launches; those of one deployment with the same cause are one entry."""
+    groups: dict[tuple, list[Launch]] = {}
+    for launch in launches:
+        if launch.state in ORDER:
+            groups.setdefault(group_key(launch), []).append(launch)
+    ordered = sorted(groups.items(), key=lambda item: (item[0][0], item[1][0].instance.name))
+    return [
+        {
+            "launches": members[:MOST_NAMES],
+            "more": len(members) - MOST_NAMES,
+            "first": members[0],
+            "problem": launch_trouble(members[0]),
+            "level": level(members[0]),
+        }
+        for _key, members in ordered
+    ]
+
+
+def group_key(launch: Launch) -> tuple:
+    """An orphan stands alone: what it holds is its own."""
+    cause = launch.cause if launch.state == LaunchState.FAILED else launch.verdict
+    alone = launch.pk if launch.state == LaunchState.ORPHANED else None
+    return ORDER[LaunchState(launch.state)], launch.deployment_id, (cause or {}).get("code"), alone
 
 
 def level(launch: Launch) -> str:

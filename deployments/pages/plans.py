@@ -96,9 +96,8 @@ def shown_environment(launch: dict, *, values: bool) -> list[tuple[str, str, str
     """(name, value, kind) sorted by name; secrets are named, never shown."""
     plain = launch.get("env") or {}
     rows = [(name, str(value) if values else HIDDEN, "") for name, value in sorted(plain.items())]
-    for secret in launch.get("secrets") or []:
-        rows.append((secret.get("variable"), _("credential %(name)s") % {"name": secret.get("name")}, "secret"))
-    return rows
+    secrets = sorted((launch.get("secrets") or {}).items())
+    return rows + [(name, _("credential %(name)s") % {"name": credential}, "secret") for name, credential in secrets]
 
 
 def device_bar(bar: dict) -> dict:
@@ -110,11 +109,13 @@ def device_bar(bar: dict) -> dict:
 def shown_precondition(row: dict, names: dict[str, str], devices: dict[str, Device]) -> dict:
     subject = str(row.get("subject", ""))
     device = devices.get(subject)
-    shown = names.get(subject) or (device.name if device else subject)
+    shown = device.name if device else names.get(subject, subject)
+    launch = names.get(str(row.get("launch_id")))
     return {
         "code": row["code"],
         "words": PRECONDITIONS.get(row["code"], row["code"]),
-        "subject": shown,
+        "subject": launch if launch and row["code"] in ("slot_free", "launch_known") else shown,
+        "launch": launch,
         "wanted": row.get("wanted"),
         "is_bytes": row["code"] == "free_bytes",
     }

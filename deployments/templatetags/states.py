@@ -8,6 +8,7 @@ from deployments.planning.phases import PHASE_LABEL, PHASE_ORDER, Phase
 from deployments.planning.states import LAUNCH_ACTIVE, LAUNCH_TONE, RUN_TONE, LaunchState, RunState
 
 register = template.Library()
+PHASES = frozenset(phase.value for phase in Phase)
 STEP_TONE = {"waiting": "neutral", "running": "progress", "done": "good", "failed": "bad", "skipped": "neutral"}
 STEPS = {
     "launch": _("Launch"),
@@ -39,13 +40,13 @@ def step_badge(state: str) -> dict:
 
 @register.filter
 def phase_label(phase: str) -> str:
-    return PHASE_LABEL[Phase(phase)] if phase in Phase else phase
+    return PHASE_LABEL[Phase(phase)] if phase in PHASES else phase
 
 
 @register.filter
 def phase_steps(launch) -> list[dict]:
     """The phases of a start with where this launch is: passed, current or ahead."""
-    current = PHASE_ORDER.index(Phase(launch.phase)) if launch.phase in Phase else 0
+    current = PHASE_ORDER.index(Phase(launch.phase)) if launch.phase in PHASES else 0
     last = len(PHASE_ORDER) - 1
     shown = [(place, phase) for place, phase in enumerate(PHASE_ORDER) if place != last or current == last]
     listening = PHASE_ORDER.index(Phase.LISTENING)

@@ -11,8 +11,8 @@ function plotOptions(data, width) {
     height: 200,
     tzDate: (seconds) => window.uPlot.tzDate(new Date(seconds * 1000), "Etc/UTC"),
     scales: { y: { range: [0, data.max ?? null] } },
-    axes: [axis, { ...axis, size: 60, label: data.unit, labelSize: 16, font: "12px system-ui" }],
-    series: [{ label: "UTC" }, ...data.series.map((line, index) => ({
+    axes: [{ ...axis, values: (_, times) => times.map((time) => new Date(time * 1000).toISOString().slice(11, 16)) }, { ...axis, size: 60, label: data.unit, labelSize: 16, font: "12px system-ui" }],
+    series: [{ label: "UTC", value: (_, time) => (time === null ? "–" : new Date(time * 1000).toISOString().slice(11, 19)) }, ...data.series.map((line, index) => ({
       label: line.label,
       stroke: colour(strokes[index % strokes.length]),
       width: 1.5,

@@ -35,3 +35,5 @@ document.addEventListener("click", async (event) => {
 document.addEventListener("change", (event) => {
   if (event.target.matches("[data-submit-on-change]")) event.target.form.requestSubmit();
 });
+
+for (const button of document.querySelectorAll("[data-without-script]")) button.hidden = true;
