@@ -31,7 +31,10 @@ class Cancelled(Exception):  # noqa: N818 - the caller's wish, not an error
 
 @dataclass(frozen=True)
 class Fence:
-    """Who asks for a change. `attempt` only grows per controller: a paused worker that wakes up late has a lower one."""
+    """Who asks for a change.
+
+    `attempt` only grows per controller: a paused worker that wakes up late has a lower one.
+    """
 
     controller: str
     run: str
@@ -79,7 +82,7 @@ class Call:
         if fence.controller != self.options.controller:
             raise Refusal(
                 "CONTROLLER_MISMATCH",
-                f"The fence names controller {fence.controller}, this agent serves {self.options.controller}.",
+                f"The fence names controller {fence.controller}, this agent is of {self.options.controller}.",
                 "Start an agent for that controller.",
             )
         return fence

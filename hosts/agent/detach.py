@@ -1,6 +1,7 @@
 """Starting the supervisor: a fresh interpreter, because a process with threads must not fork and go on.
 
-The request, with its secrets, travels through the new process's stdin: never argv, never the environment, never a file.
+The request, with its secrets, travels through the new process's stdin: never argv, never the environment,
+never a file.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ _ENTRY = "import sys; sys.path.insert(0, sys.argv[1]); from {package}.supervisor
 
 
 def supervisor_command(launch_id: str) -> List[str]:
-    """The interpreter that runs this code, isolated (-I: nothing of the current directory or PYTHONPATH), on this code."""
+    """The interpreter that runs this code, on this code.
+
+    Isolated by -I: nothing of the current directory or PYTHONPATH gets in.
+    """
     package = __package__ or "agent"
     root = os.path.abspath(__file__)
     for _level in range(package.count(".") + 2):

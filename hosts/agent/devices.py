@@ -1,4 +1,7 @@
-"""Accelerators: by NVML where libnvidia-ml loads, else by nvidia-smi's CSV, else none. No data is None, never 0."""
+"""Accelerators: by NVML where libnvidia-ml loads, else by nvidia-smi's CSV, else none.
+
+No data is None, never 0.
+"""
 
 from __future__ import annotations
 

@@ -22,7 +22,10 @@ def utc_offset(now: float) -> Optional[int]:
 
 
 def describe_disk(system: System, path: str) -> Optional[Dict[str, Any]]:
-    """Figures of the file system that holds path, or of its nearest existing parent; None where it does not say."""
+    """Figures of the file system that holds path, or of its nearest existing parent.
+
+    None where it does not say.
+    """
     existing = path
     while not os.path.exists(existing) and existing != "/":
         existing = os.path.dirname(existing)
@@ -68,7 +71,10 @@ def facts(call: Call) -> Dict[str, Any]:
 
 
 def _try_state_root(call: Call) -> Optional[Dict[str, Any]]:
-    """Why nothing could be launched here, told with the facts instead of at the first start; None where all is well."""
+    """Why nothing could be launched here, told with the facts instead of at the first start.
+
+    None where all is well.
+    """
     try:
         call.open_root()
     except Refusal as refusal:

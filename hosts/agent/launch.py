@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Optional
 
 from .arguments import read_environment, read_integer, read_name, read_text, read_texts
-from .call import Call, Fence
+from .call import Call
 from .launches import (
     Record,
     Standing,
@@ -77,9 +77,9 @@ def launch(call: Call) -> Dict[str, Any]:
         if known is not None:
             return _started(root, known, adopted=True)
         _refuse_where_busy(call, root, wanted)
-        argv = [_find_executable(wanted), *wanted.argv[1:]]
+        wanted = replace(wanted, argv=[_find_executable(wanted), *wanted.argv[1:]])
         _refuse_where_host_unfit(call, root, wanted)
-        _start(call, root, wanted, fence, slot, argv)
+        _start(call, root, wanted, slot)
     standing = judge_one(call.system, root, wanted.launch_id)
     status = standing.launch.status
     if status is not None and status.error is not None:
@@ -100,7 +100,7 @@ def _adopt(call: Call, root: StateRoot, wanted: Wanted) -> Optional[Standing]:
     if (found.record.controller, found.record.slot) != (call.options.controller, wanted.slot):
         raise Refusal(
             "LAUNCH_ID_TAKEN",
-            f"Launch {wanted.launch_id} is in slot {found.record.slot} of controller {found.record.controller}.",
+            f"Launch {wanted.launch_id} was started in another slot or by another controller.",
             "Use a new launch id for every start.",
             {"slot": found.record.slot, "controller": found.record.controller},
         )
@@ -222,7 +222,7 @@ def _refuse_where_disk_full(call: Call, root: StateRoot, wanted: Wanted) -> None
             )
 
 
-def _start(call: Call, root: StateRoot, wanted: Wanted, fence: Fence, slot: Slot, argv: List[str]) -> None:
+def _start(call: Call, root: StateRoot, wanted: Wanted, slot: Slot) -> None:
     short = hashlib.sha256(wanted.launch_id.encode("utf-8")).hexdigest()[:12]
     temporary = make_temporary(call.options.temp_root, short)
     environment = build_environment(call, wanted, temporary)
@@ -231,7 +231,7 @@ def _start(call: Call, root: StateRoot, wanted: Wanted, fence: Fence, slot: Slot
         controller=call.options.controller,
         instance=wanted.instance,
         slot=wanted.slot,
-        argv=argv,
+        argv=wanted.argv,
         env_names=sorted(environment),
         log_path=root.log_path(wanted.instance, wanted.launch_id),
         temp_directory=temporary,
@@ -240,8 +240,8 @@ def _start(call: Call, root: StateRoot, wanted: Wanted, fence: Fence, slot: Slot
         port=wanted.port,
         devices=tuple(wanted.devices),
         model_path=wanted.model_path,
-        run=fence.run,
-        attempt=fence.attempt,
+        run=slot.fence.run,
+        attempt=slot.fence.attempt,
         requested_at=call.system.now(),
     )
     directory = root.launch_directory(wanted.launch_id)
@@ -253,7 +253,7 @@ def _start(call: Call, root: StateRoot, wanted: Wanted, fence: Fence, slot: Slot
         StartRequest(
             launch_id=wanted.launch_id,
             directory=directory,
-            argv=argv,
+            argv=wanted.argv,
             env=environment,
             log_path=record.log_path,
             cwd=wanted.cwd,
@@ -266,7 +266,10 @@ def _existing_part(root: StateRoot) -> str:
 
 
 def build_environment(call: Call, wanted: Wanted, temporary: str) -> Dict[str, str]:
-    """The complete environment of the process: a short list of the host's, the plan's, and ours, which win."""
+    """The complete environment of the process.
+
+    A short list of the host's, the plan's, and ours, which win.
+    """
     found = {name: os.environ[name] for name in PASSED_THROUGH if name in os.environ}
     found.update(HOME=call.system.home, USER=call.system.user)
     found.setdefault("PATH", os.defpath)

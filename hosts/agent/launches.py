@@ -166,7 +166,8 @@ def state_of(
 ) -> str:
     """Pure: the word for a launch.
 
-    While the supervisor lives, a leader that has just gone is still `running`: its exit code is about to be written.
+    While the supervisor lives, a leader that has just gone is still `running`: its exit code is about to be
+    written.
     """
     if leader is not None:
         return "running"
@@ -186,14 +187,20 @@ def is_closed(launch: Launch) -> bool:
 
 
 def close_launch(launch: Launch, *, reason: str, at: float) -> None:
-    """Nothing can be of this launch any more: its session id may be given to others. Removes its temporary directory."""
+    """Nothing can be of this launch any more: its session id may be given to others.
+
+    Removes its temporary directory.
+    """
     if not is_closed(launch):
         write_json(os.path.join(launch.directory, CLOSED_NAME), {"reason": reason, "at": at})
     shutil.rmtree(launch.record.temp_directory, ignore_errors=True)
 
 
 def close_where_ended(standing: Standing, *, controller: str, now: float) -> Standing:
-    """Close a launch that ended by itself with nothing left; a session id that is free again proves nothing."""
+    """Close a launch that ended by itself with nothing left.
+
+    A session id that is free again proves nothing.
+    """
     launch = standing.launch
     if (
         standing.state != "exited"

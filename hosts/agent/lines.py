@@ -15,7 +15,10 @@ class LineTooLong(Exception):  # noqa: N818 - an answer to the peer
 
 
 def read_line(stream: BinaryIO) -> Optional[bytes]:
-    """The next line without its end, None at the end of the stream. Raises LineTooLong after dropping the line."""
+    """The next line without its end, None at the end of the stream.
+
+    Raises LineTooLong after dropping the line.
+    """
     line = stream.readline(LINE_LIMIT + 1)
     if not line:
         return None
@@ -27,7 +30,10 @@ def read_line(stream: BinaryIO) -> Optional[bytes]:
 
 
 def encode_line(value: Dict[str, Any]) -> bytes:
-    """Lone surrogates (file names that are no UTF-8) become '?': the peer gets valid UTF-8 whatever the host holds."""
+    """Lone surrogates (file names that are no UTF-8) become '?'.
+
+    The peer gets valid UTF-8 whatever the host holds.
+    """
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return text.encode("utf-8", "replace") + b"\n"
 

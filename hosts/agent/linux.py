@@ -60,7 +60,10 @@ class LinuxSystem:
         return proc.read_process(pid)
 
     def signal(self, pid: int, start_time: int, number: int) -> bool:
-        """By pidfd where kernel and Python have it (5.3, 3.9): opened first, then the start time is compared."""
+        """By pidfd where kernel and Python have it (5.3, 3.9).
+
+        Opened first, then the start time is compared.
+        """
         try:
             descriptor = os.pidfd_open(pid)
         except ProcessLookupError:

@@ -1,6 +1,7 @@
 """What systemd-logind does to a user's processes when the last session ends.
 
-Read from its configuration: the commented line of the shipped logind.conf shows the default the distribution compiled in.
+Read from its configuration: the commented line of the shipped logind.conf shows the default the distribution
+compiled in.
 """
 
 from __future__ import annotations

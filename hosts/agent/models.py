@@ -1,4 +1,7 @@
-"""Model directories below the roots that an administrator set: configuration and weight bytes, nothing executed."""
+"""Model directories below the roots that an administrator set.
+
+Configuration and weight bytes, nothing executed.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ _NO_WEIGHTS = ("training_args.bin", "optimizer.bin", "scheduler.bin")
 
 
 def find_models(roots: Sequence[str]) -> List[Dict[str, Any]]:
-    """Entries of the `models` fact, in the order of their paths; faults are told in `config_error`, never raised."""
+    """Entries of the `models` fact, in the order of their paths.
+
+    Faults are told in `config_error`, never raised.
+    """
     found: List[Dict[str, Any]] = []
     left = CONFIGS_TOTAL
     for directory, names in _walk(roots):
@@ -94,6 +100,6 @@ def weigh(directory: str, names: Sequence[str]) -> Tuple[int, int]:
     for name in chosen:
         try:
             sizes.append(os.stat(os.path.join(directory, name)).st_size)
-        except OSError:
+        except OSError:  # noqa: PERF203 - a broken link is left out
             continue
     return len(sizes), sum(sizes)

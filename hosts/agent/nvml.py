@@ -1,7 +1,8 @@
-"""NVIDIA's management library through pynvml. MIG instances are devices of their own: vLLM sees them by their UUID.
+"""NVIDIA's management library through pynvml.
 
-A reading that a driver does not give is None. `used` is what processes hold: the v2 call keeps the driver's own
-reservation apart (H200, driver 580: the v1 call counts 644,939,776 bytes as used on an idle card).
+MIG instances are devices of their own: vLLM sees them by their UUID.
+A reading that a driver does not give is None. `used` is what processes hold: the v2 call keeps the driver's
+own reservation apart (H200, driver 580: the v1 call counts 644,939,776 bytes as used on an idle card).
 """
 
 from __future__ import annotations
@@ -81,7 +82,10 @@ def read_memory(handle: Any) -> Dict[str, Optional[int]]:
 
 
 def read_processes(handle: Any) -> Tuple[Tuple[int, Optional[int]], ...]:
-    """(pid, used bytes) of compute and graphics processes; in a container the driver may name pids of the host."""
+    """(pid, used bytes) of compute and graphics processes.
+
+    In a container the driver may name pids of the host.
+    """
     used: Dict[int, Optional[int]] = {}
     for call in (pynvml.nvmlDeviceGetComputeRunningProcesses, pynvml.nvmlDeviceGetGraphicsRunningProcesses):
         for process in ask(call, handle) or ():
@@ -139,9 +143,16 @@ def _facts_of(handle: Any, index: int, kind: str, parent: Any) -> Dict[str, Any]
         "memory_total": memory["total"],
         "memory_used": memory["used"],
         "memory_reserved": memory["reserved"],
-        "mig": {"gpu": "disabled", "parent": "enabled", "instance": "instance"}[kind],
+        "mig": _mig_of(handle, kind),
         "parent": None if parent is None else as_text(ask(pynvml.nvmlDeviceGetUUID, parent)),
         "pci_bus_id": None if bus is None else as_text(bus.busId),
         "power_limit_w": None if limit is None else limit / 1000,
         "compute_capability": None if capability is None else f"{capability[0]}.{capability[1]}",
     }
+
+
+def _mig_of(handle: Any, kind: str) -> Optional[str]:
+    """The MIG mode of a card (None: it has no such thing), `instance` for a part of one."""
+    if kind == "gpu":
+        return None if ask(pynvml.nvmlDeviceGetMigMode, handle) is None else "disabled"
+    return {"parent": "enabled"}.get(kind, kind)

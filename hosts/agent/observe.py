@@ -49,7 +49,10 @@ def own_views(
 def foreign_views(
     system: System, devices: Sequence[DeviceUse], views: Sequence[Dict[str, Any]], memory: DeviceMemory
 ) -> List[Dict[str, Any]]:
-    """Processes on a device that belong to no launch. One that cannot be seen (another PID namespace) is left to `devices`."""
+    """Processes on a device that belong to no launch.
+
+    One that cannot be seen (another PID namespace) is left to `devices`.
+    """
     known = {process["pid"] for view in views for process in view["processes"]}
     pids = sorted({pid for device in devices for pid, _used in device.processes} - known)
     found = (system.process(pid) for pid in pids)

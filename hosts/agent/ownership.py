@@ -1,12 +1,14 @@
 """Whose is a process? Pure: processes and launches go in, the answer comes out.
 
 Two proofs, either suffices, both need our uid:
-1. the environment carries FLEETADMIN_LAUNCH=LAUNCH_ID (kept by SPT_NOENV=1; without it setproctitle wipes it in
-   EngineCore and workers: measured, vLLM 0.32.0 CPU build);
-2. the process is in the recorded session and started no earlier than the leader, while the launch is not closed.
-   Orphans keep the session id of a leader that was killed (measured, vLLM 0.25.1 and 0.32.0).
-The kernel may give a session id again once the whole session is gone. So the second proof is void when the leader of that
-session is another process than the recorded one, and when a marker says otherwise.
+
+1. The environment carries FLEETADMIN_LAUNCH=LAUNCH_ID (kept by SPT_NOENV=1; without it setproctitle wipes it
+   in EngineCore and workers: measured, vLLM 0.32.0 CPU build).
+2. The process is in the recorded session and started no earlier than the leader, while the launch is not
+   closed. Orphans keep the session id of a leader that was killed (measured, vLLM 0.25.1 and 0.32.0).
+
+The kernel may give a session id again once the whole session is gone. So the second proof is void when the
+leader of that session is another process than the recorded one, and when a marker says otherwise.
 """
 
 from __future__ import annotations
@@ -57,7 +59,10 @@ def is_owned(identity: Identity, process: Process, processes: Sequence[Process],
 
 
 def find_leader(identity: Identity, owned: Iterable[Process]) -> Optional[Process]:
-    """The process that was started; found by its marker where the supervisor died before it could write the pid."""
+    """The process that was started.
+
+    Found by its marker where the supervisor died before it could write the pid.
+    """
     for process in owned:
         if identity.leader_pid is None:
             if process.marker == identity.launch_id and process.pid == process.sid:
@@ -90,7 +95,10 @@ def _session_holds(identity: Identity, processes: Sequence[Process]) -> bool:
 
 
 def role_of(process: Process, *, leader_pid: Optional[int]) -> str:
-    """The part a process plays, by its title. `VLLM_PROCESS_NAME_PREFIX` changes what stands before the `::`."""
+    """The part a process plays, by its title.
+
+    `VLLM_PROCESS_NAME_PREFIX` changes what stands before the `::`.
+    """
     for text, role in ROLE_TITLES:
         if text in process.title and (role == "resource_tracker" or "::" + text in process.title):
             return role

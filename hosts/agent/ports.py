@@ -10,11 +10,11 @@ Linux 6.18, tried:
 | bound, not listening, with SO_REUSEADDR      | fails  | works                    | not there          |
 | only connections of an ended server          | fails  | works                    | 06, 04, 05, 01 ... |
 
-vLLM and uvicorn set SO_REUSEADDR, so the last row does not hinder them and must not count as taken: an instance that was
-stopped would block its own port for a minute. bind() alone cannot tell the last two rows apart. So: a plain bind() that
-works is free; a bind() with SO_REUSEADDR that fails is taken; between the two the kernel is asked for its bound and
-inactive sockets (sock_diag, Linux 6.8 and newer), and where it cannot tell, leftover connections in /proc/net/tcp explain
-the failure and anything else is a bound socket.
+vLLM and uvicorn set SO_REUSEADDR, so the last row does not hinder them and must not count as taken: an
+instance that was stopped would block its own port for a minute. bind() alone cannot tell the last two rows
+apart. So: a plain bind() that works is free; a bind() with SO_REUSEADDR that fails is taken; between the two
+the kernel is asked for its bound and inactive sockets (sock_diag, Linux 6.8 and newer), and where it cannot
+tell, leftover connections in /proc/net/tcp explain the failure and anything else is a bound socket.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ _BOUND_INACTIVE_RELEASE = (6, 8)
 
 
 def bind_error(address: str, port: int) -> Optional[str]:
-    """None when a server with SO_REUSEADDR could take the port and nobody else is about to; else the reason."""
+    """Why the port cannot be used.
+
+    None where a server with SO_REUSEADDR could take it and nobody else is about to.
+    """
     try:
         family, target = _resolve(address, port)
     except OSError as error:
@@ -98,7 +101,10 @@ def _overlap(address: str, other: str) -> bool:
 
 
 def bound_inactive(port: int) -> Optional[List[str]]:
-    """Local addresses of sockets that are bound to port and neither listen nor are connected; None: kernel too old."""
+    """Local addresses of sockets that are bound to port and neither listen nor are connected.
+
+    None: kernel too old.
+    """
     release = os.uname().release.split(".")
     try:
         if (int(release[0]), int(release[1].split("-")[0])) < _BOUND_INACTIVE_RELEASE:

@@ -1,6 +1,8 @@
-"""probe: does the instance do its job? Asked with the model's own task, because /health answers 200 on a hung engine.
+"""probe: whether the instance does its job.
 
-Measured: with EngineCore stopped, /health, /version, /v1/models and /metrics answer within a millisecond (vLLM 0.25.1, 0.32.0).
+Asked with the model's own task, because /health answers 200 on a hung engine.
+Measured: with EngineCore stopped, /health, /version, /v1/models and /metrics answer within a millisecond
+(vLLM 0.25.1, 0.32.0).
 """
 
 from __future__ import annotations
@@ -42,7 +44,10 @@ def build_question(task: str, served_name: str) -> Dict[str, Any]:
 
 
 def read_answer(task: str, answer: HttpAnswer) -> Dict[str, Any]:
-    """{"ok", "status", "text", "tokens", "ms", "error"}. ok only where the task's own result is in the answer."""
+    """{"ok", "status", "text", "tokens", "ms", "error"}.
+
+    Ok only where the task's own result is in the answer.
+    """
     found: Dict[str, Any] = {
         "ok": False,
         "status": answer.status,
@@ -118,7 +123,7 @@ def _as_number(text: str) -> Any:
     for kind in (int, float):
         try:
             return kind(text)
-        except ValueError:
+        except ValueError:  # noqa: PERF203 - two rounds
             continue
     return None if text == "None" else {"True": True, "False": False}.get(text, text[:200])
 

@@ -10,6 +10,7 @@ from .system import Process
 TITLE_LIMIT = 200
 _ENVIRON_LIMIT = 1 << 20
 _MARKERS = ("FLEETADMIN_LAUNCH", "FLEETADMIN_CONTROLLER")
+_SHM = "/dev/shm/"  # noqa: S108 - the kernel's directory; only read here
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -76,7 +77,10 @@ def parse_stat(content: Optional[bytes]) -> Optional[Tuple[str, List[str]]]:
 
 
 def read_title(directory: str, comm: str) -> str:
-    """The command line, which setproctitle overwrites; the comm in brackets for kernel threads and zombies."""
+    """The command line, which setproctitle overwrites.
+
+    The comm in brackets for kernel threads and zombies.
+    """
     content = read_bytes(directory + "/cmdline", 8 * TITLE_LIMIT) or b""
     title = content.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace").strip()
     return title[:TITLE_LIMIT] or f"[{comm}]"
@@ -99,14 +103,14 @@ def mapped_shm(pid: int) -> List[str]:
     """Names below /dev/shm that the process maps (all of them, unlinked ones left out)."""
     names = set()
     for line in (read_text(f"/proc/{pid}/maps", 16 << 20) or "").splitlines():
-        position = line.find("/dev/shm/")  # noqa: S108 - read, not written
+        position = line.find(_SHM)
         if position >= 0 and not line.endswith(" (deleted)"):
-            names.add(line[position + len("/dev/shm/") :])
+            names.add(line[position + len(_SHM) :])
     return sorted(names)
 
 
 def mount_type(path: str) -> str:
-    """The file system type of the mount that holds path, by /proc/self/mountinfo; 'unknown' where it does not say.
+    """The file system type of the mount that holds path, by /proc/self/mountinfo, else 'unknown'.
 
     The device number decides, then the longest mount point: bind mounts share a number, overlays do not lie.
     """

@@ -1,4 +1,7 @@
-"""The loop of the agent: requests come in on one stream, answers go out on the other, each request in a thread."""
+"""The loop of the agent.
+
+Requests come in on one stream, answers go out on the other, each request in a thread.
+"""
 
 from __future__ import annotations
 

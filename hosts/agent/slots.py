@@ -30,7 +30,7 @@ class Slot:
 
     def __init__(self, path: str, fence: Fence) -> None:
         self._path = path
-        self._fence = fence
+        self.fence = fence
         self._content: Dict[str, Any] = read_json(path) or {}
         controllers = self._content.setdefault("controllers", {})
         self._mine: Dict[str, Any] = controllers.setdefault(fence.controller, {})
@@ -42,15 +42,15 @@ class Slot:
 
     def raise_attempt(self) -> None:
         seen = self._mine.get("attempt", -1)
-        if self._fence.attempt < seen:
+        if self.fence.attempt < seen:
             raise Refusal(
                 "STALE_ATTEMPT",
-                f"Attempt {self._fence.attempt} comes after attempt {seen} of this slot.",
+                f"Attempt {self.fence.attempt} comes after attempt {seen} of this slot.",
                 "Another worker has taken over; end this one.",
-                {"attempt": self._fence.attempt, "highest": seen, "run": self._mine.get("run")},
+                {"attempt": self.fence.attempt, "highest": seen, "run": self._mine.get("run")},
             )
-        if seen != self._fence.attempt or self._mine.get("run") != self._fence.run:
-            self._mine.update(attempt=self._fence.attempt, run=self._fence.run)
+        if seen != self.fence.attempt or self._mine.get("run") != self.fence.run:
+            self._mine.update(attempt=self.fence.attempt, run=self.fence.run)
             write_json(self._path, self._content)
 
     def occupy(self, launch_id: str) -> None:

@@ -1,11 +1,13 @@
 """The agent's own directory on the host: where things lie, and the checks before anything is written.
 
 STATE_ROOT/MACHINE_ID/BOOT_ID/launches/LAUNCH_ID/…, …/slots/SLOT.json, STATE_ROOT/logs/INSTANCE/LAUNCH_ID.log.
-After a reboot the boot id differs, so what an earlier boot left is history and never mistaken for a live process.
+After a reboot the boot id differs, so what an earlier boot left is history and never mistaken for a live
+process.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from typing import Iterator, Optional, Tuple
@@ -173,17 +175,18 @@ def make_private(path: str, *, below: str) -> None:
 
 
 def make_temporary(base: str, name: str) -> str:
-    """BASE/fleetadmin-UID/NAME, 0700 and ours: sockets of vLLM lie there, so nobody else may own a part of it."""
+    """BASE/fleetadmin-UID/NAME, 0700 and ours.
+
+    Sockets of vLLM lie there, so nobody else may own a part of it.
+    """
     uid = os.geteuid()
     parts: Tuple[str, str] = (
         os.path.join(base, f"fleetadmin-{uid}"),
         os.path.join(base, f"fleetadmin-{uid}", name),
     )
     for path in parts:
-        try:
+        with contextlib.suppress(FileExistsError):
             os.mkdir(path, 0o700)
-        except FileExistsError:
-            pass
         found = os.lstat(path)
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != uid or stat.S_IMODE(found.st_mode) & 0o022:
             raise Refusal(

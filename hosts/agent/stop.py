@@ -1,8 +1,8 @@
 """stop and signal: end exactly what is ours, in the order that lets vLLM clean up.
 
-TERM to the leader; TERM again where it lives on (vLLM 0.32.0 swallows one sent during start-up, measured 5 of 5); then
-the survivors one by one, TERM before KILL, never the group: the resource tracker removes /dev/shm segments when the
-others are gone, so it goes last and by itself where it can.
+TERM to the leader; TERM again where it lives on (vLLM 0.32.0 swallows one sent during start-up, measured 5 of
+5); then the survivors one by one, TERM before KILL, never the group: the resource tracker removes /dev/shm
+segments when the others are gone, so it goes last and by itself where it can.
 """
 
 from __future__ import annotations
@@ -128,7 +128,10 @@ class Ending:
         return standing
 
     def clean_up(self, *, reason: str) -> List[str]:
-        """Remove shared memory nobody maps, wait for the exit code, close the launch. Names of what was removed."""
+        """Remove shared memory nobody maps, wait for the exit code, close the launch.
+
+        Names of what was removed.
+        """
         removed = [name for name in sorted(self._shm) if self.call.system.remove_shm(name)]
         self.wait(EXIT_WAIT_S, lambda standing: not standing.supervised)
         close_launch(self.launch, reason=reason, at=self.call.system.now())
@@ -141,8 +144,8 @@ class Ending:
         where = f"; {stuck} wait in the kernel (state D) and cannot be killed" if stuck else ""
         raise Refusal(
             "STILL_ALIVE",
-            f"{len(standing.processes)} processes of launch {self.launch.record.launch_id} are still there{where}.",
-            "Look at the kernel log of the host; a process in state D ends with the device's reset or a reboot."
+            f"Launch {self.launch.record.launch_id} still has {len(standing.processes)} processes{where}.",
+            "Look at the host's kernel log; a process in state D ends with the device's reset or a reboot."
             if stuck
             else "Ask again; if they stay, look at the host.",
             {
@@ -181,7 +184,8 @@ def stop(call: Call) -> Dict[str, Any]:
         _want_stop(launch)
     with hold_lock(os.path.join(launch.directory, "stop.lock"), sleep=call.sleep, wait_s=grace_s + 60):
         ending = Ending(call, root, launch)
-        # A supervisor between lock and start is let through: afterwards there is something to stop, or it saw the mark.
+        # A supervisor between lock and start is let through: afterwards there is something to stop, or it saw
+        # the mark.
         standing = ending.wait(EXIT_WAIT_S, lambda now: now.state != "starting")
         already_gone = not standing.processes
         if not already_gone:

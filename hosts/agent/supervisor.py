@@ -1,9 +1,11 @@
 """The process that outlives the agent: it starts one launch, waits for it and writes status.json.
 
-Everything is imported here, before it detaches: the archive this code comes from may be replaced while a launch runs for weeks.
+Everything is imported here, before it detaches: the archive this code comes from may be replaced while a
+launch runs for weeks.
 
-In this order: 1. read the request from stdin; 2. lock supervisor.lock, so that one launch has one supervisor whatever
-happens to the agents that ask; 3. open the log; 4. detach; 5. `starting`; 6. start the process; 7. `running`; 8. `exited`.
+In this order: 1. read the request from stdin; 2. lock supervisor.lock, so that one launch has one supervisor
+whatever happens to the agents that ask; 3. open the log; 4. detach; 5. `starting`; 6. start the process; 7.
+`running`; 8. `exited`.
 """
 
 from __future__ import annotations
@@ -57,7 +59,10 @@ def open_log(path: str) -> int:
 
 
 def detach() -> bool:
-    """Fork twice with a session in between. True in the process that stays, False in the one that was started."""
+    """Fork twice with a session in between.
+
+    True in the process that stays, False in the one that was started.
+    """
     first = os.fork()
     if first:
         os.waitpid(first, 0)

@@ -30,13 +30,13 @@ def sweep(call: Call) -> Dict[str, Any]:
     for launch_id in dict.fromkeys(launch_ids):
         try:
             swept.append(sweep_one(call, root, fence, launch_id))
-        except Refusal as refusal:
+        except Refusal as refusal:  # noqa: PERF203 - one that is refused does not keep the others
             refused.append({"launch_id": launch_id, **refusal.body()})
     return {"swept": swept, "refused": refused}
 
 
 def find_orphans(call: Call, root: StateRoot) -> List[Dict[str, Any]]:
-    """Orphaned launches of this controller with the device memory they hold (None where no device names them)."""
+    """Orphaned launches of this controller and the device memory they hold, None where not known."""
     memory = memory_by_process(call.system.device_use())
     processes = call.system.processes()
     found: List[Dict[str, Any]] = []

@@ -1,7 +1,8 @@
 """What the agent asks of the machine it runs on.
 
-The verbs are written against this protocol; `linux.py` implements it for a real host, the simulator for a simulated one,
-so the same agent code runs on both. Everything here is synchronous and may be called from several threads.
+The verbs are written against this protocol; `linux.py` implements it for a real host, the simulator for a
+simulated one, so the same agent code runs on both. Everything here is synchronous and may be called from
+several threads.
 
 Python 3.8: this file travels to the host.
 """

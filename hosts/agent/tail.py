@@ -19,7 +19,10 @@ JUDGE_EVERY_S = 1.0
 
 
 class EndWatch:
-    """Whether a launch has ended. The process table is read at most once a second, and only when the leader is gone."""
+    """Whether a launch has ended.
+
+    The process table is read at most once a second, and only when the leader is gone.
+    """
 
     def __init__(self, system: System, root: StateRoot, launch: Launch) -> None:
         self._system = system

@@ -1,4 +1,7 @@
-"""The verb table: a new verb is one line here and one function that takes a Call and returns the result's body."""
+"""The verb table.
+
+A new verb is one line here and one function that takes a Call and returns the result's body.
+"""
 
 from __future__ import annotations
 

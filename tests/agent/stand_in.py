@@ -1,7 +1,8 @@
-"""A process tree shaped like vLLM's: leader, `VLLM::EngineCore`, resource tracker. Run as a program by the tests.
+"""A process tree shaped like vLLM's: leader, `VLLM::EngineCore`, resource tracker.
 
-Like vLLM: the children share the leader's session; TERM to the leader ends the engine at once and exits 0; KILL of the
-leader leaves the others; the tracker ignores TERM and ends by itself when the last of the others is gone.
+Like vLLM: the children share the leader's session; TERM to the leader ends the engine at once and exits 0;
+KILL of the leader leaves the others; the tracker ignores TERM and ends by itself when the last of the others
+is gone.
 """
 
 from __future__ import annotations
@@ -14,11 +15,17 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 
 def main() -> None:
     options = read_options()
     {"leader": lead, "engine": work, "tracker": track}[options.part](options)
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 def read_options() -> argparse.Namespace:
@@ -38,9 +45,9 @@ def read_options() -> argparse.Namespace:
 
 def lead(options: argparse.Namespace) -> None:
     for line in options.say:
-        print(line, flush=True)
+        say(line)
     for name in options.say_env:
-        print(f"{name}={os.environ.get(name)}", flush=True)
+        say(f"{name}={os.environ.get(name)}")
     if options.exit_code is not None:
         time.sleep(options.exit_after)
         sys.exit(options.exit_code)
@@ -60,19 +67,19 @@ def lead(options: argparse.Namespace) -> None:
             return
         if left[0] > 0:
             left[0] -= 1
-            print("TERM swallowed", flush=True)
+            say("TERM swallowed")
             return
         os.kill(engine.pid, signal.SIGKILL)  # not engine.kill(): the interrupted wait() holds its lock
         os._exit(0)
 
     signal.signal(signal.SIGTERM, on_term)
-    print("ready", flush=True)
-    sys.exit(0 if engine.wait() else 0)  # as vLLM: exit code 0 when the engine was killed
+    say("ready")
+    engine.wait()  # then exit code 0, as vLLM when its engine was killed
 
 
 def spawn(title: str, part: str, pipe: int, extra: list[str]) -> subprocess.Popen[bytes]:
     """A child that shows `title` first in its command line; only it and the leader hold `pipe`."""
-    arguments = [title, os.path.abspath(__file__), part, "--pipe", str(pipe), *extra]
+    arguments = [title, str(Path(__file__).resolve()), part, "--pipe", str(pipe), *extra]
     # Python looks for its library beside argv[0], which here is a title.
     environment = {**os.environ, "PYTHONHOME": f"{sys.base_prefix}:{sys.base_exec_prefix}"}
     program = os.path.realpath(sys.executable)
@@ -83,11 +90,11 @@ def work(options: argparse.Namespace) -> None:
     if options.ignore_term:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if options.shm:
-        with open(f"/dev/shm/{options.shm}", "w+b") as segment:
+        with Path("/dev/shm", options.shm).open("w+b") as segment:
             segment.truncate(4096)
             mapped = mmap.mmap(segment.fileno(), 4096)
         mapped[0:4] = b"busy"
-        print("mapped", flush=True)
+        say("mapped")
     time.sleep(600)
 
 

@@ -1,5 +1,8 @@
-"""The archive on every interpreter that can be found: python3.8 … python3.13 on PATH, and those that
-FLEETADMIN_TEST_PYTHONS names (paths, separated by colons)."""
+"""The archive on every interpreter that can be found.
+
+Those are python3.8 … python3.13 on PATH, those that pyenv has, and those that FLEETADMIN_TEST_PYTHONS names
+(paths, separated by colons).
+"""
 
 from __future__ import annotations
 
@@ -21,15 +24,32 @@ VERSIONS = [f"3.{minor}" for minor in range(8, 14)]
 def find_interpreters() -> dict[str, str]:
     """{version: path} of those that really run. A name on PATH may be a shim without anything behind it."""
     named = [path for path in os.environ.get("FLEETADMIN_TEST_PYTHONS", "").split(":") if path]
+    on_path = [path for path in (shutil.which(f"python{version}") for version in VERSIONS) if path]
     found: dict[str, str] = {}
-    for path in [*named, *(shutil.which(f"python{version}") for version in VERSIONS)]:
-        if path is None:
-            continue
-        code = "import sys; print('%d.%d' % sys.version_info[:2])"
-        done = subprocess.run([path, "-c", code], capture_output=True, text=True, check=False)
-        if done.returncode == 0:
-            found.setdefault(done.stdout.strip(), path)
+    for path in [*named, *on_path, *find_in_pyenv()]:
+        version = read_output([path, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"])
+        if version:
+            found.setdefault(version, path)
     return found
+
+
+def find_in_pyenv() -> list[str]:
+    if shutil.which("pyenv") is None:
+        return []
+    installed = [
+        name
+        for name in read_output(["pyenv", "versions", "--bare"]).split()
+        if name.startswith(tuple(VERSIONS))
+    ]
+    paths = [read_output(["pyenv", "which", "python"], PYENV_VERSION=name) for name in installed]
+    return [path for path in paths if path]
+
+
+def read_output(command: list[str], **variables: str) -> str:
+    """What the command prints; nothing where it fails."""
+    environment = {**os.environ, **variables}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 INTERPRETERS = find_interpreters()

@@ -54,7 +54,9 @@ class TestNonsense:
             ({"verb": "facts", "args": {"model_roots": "/models"}}, "BAD_REQUEST"),
         ],
     )
-    def test_under_an_id_is_refused_under_that_id(self, agent: Channel, fields: dict[str, object], code: str) -> None:
+    def test_under_an_id_is_refused_under_that_id(
+        self, agent: Channel, fields: dict[str, object], code: str
+    ) -> None:
         agent.send_raw(json.dumps({"v": 1, "id": "n", **fields}).encode())
         assert agent.finish("n")[-1]["body"]["code"] == code
 
@@ -90,7 +92,9 @@ class TestRequests:
         refusal = agent.wait_for(stream, lambda found: any(answer["kind"] == "refusal" for answer in found))
         assert refusal[-1]["body"]["code"] == "DUPLICATE_ID"
 
-    def test_that_take_long_have_heartbeats(self, agent: Channel, monkeypatch: pytest.MonkeyPatch, open_agent: Opener) -> None:
+    def test_that_take_long_have_heartbeats(
+        self, agent: Channel, monkeypatch: pytest.MonkeyPatch, open_agent: Opener
+    ) -> None:
         monkeypatch.setattr(server, "HEARTBEAT_S", 0.1)
         agent = open_agent()
         agent.launch(L1)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from hosts.agent.proc import parse_stat
 from hosts.agent.vllm_installations import find_installations
 from tests.agent.channel import Channel
 
-# Recorded from an H200 under driver 580.159.04 (nvidia-smi --format=csv,noheader,nounits); the second row is what
+# Recorded from an H200 under driver 580.159.04 (nvidia-smi --format=csv,noheader,nounits); the second row is
+# what
 # nvidia-smi prints where a card does not give a reading.
 CARDS = """\
 GPU-6a3f0c1e-0000-0000-0000-000000000001, 143771, 43667, 99453, 0, 118.31, 34
@@ -32,7 +34,7 @@ def make_model(directory: Path, config: str | None = '{"model_type": "llama"}', 
 
 
 def make_venv(root: Path, *distributions: tuple[str, str, bool], cfg: bool = True) -> Path:
-    """A directory that looks like a virtual environment with (name, version, has vLLM's code) distributions."""
+    """What looks like a virtual environment with (name, version, has vLLM's code) distributions."""
     packages = root / "lib" / "python3.11" / "site-packages"
     packages.mkdir(parents=True)
     (root / "bin").mkdir()
@@ -44,7 +46,9 @@ def make_venv(root: Path, *distributions: tuple[str, str, bool], cfg: bool = Tru
     for name, version, code in distributions:
         info = packages / f"{name.replace('-', '_')}-{version}.dist-info"
         info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n\nA text: Version: 9\n")
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n\nA text: Version: 9\n"
+        )
         (info / "RECORD").write_text("vllm/__init__.py,sha256=x,1\n" if code else "x/METADATA,,\n")
     return root
 
@@ -54,7 +58,18 @@ class TestFacts:
         make_model(tmp_path / "models" / "m", model__safetensors=10)
         found = agent.ask("facts", model_roots=[str(tmp_path / "models")], vllm_roots=[])
         assert set(found) >= {
-            *("machine_id", "boot_id", "hostname", "kernel", "os", "clock", "utc_offset_s", "uid", "user", "python"),
+            *(
+                "machine_id",
+                "boot_id",
+                "hostname",
+                "kernel",
+                "os",
+                "clock",
+                "utc_offset_s",
+                "uid",
+                "user",
+                "python",
+            ),
             *("cpu", "memory", "disks", "gpus", "vllm", "models", "session", "shm"),
         }
         assert found["memory"]["total"] >= found["memory"]["available"] > 0
@@ -66,7 +81,12 @@ class TestFacts:
 
 class TestModels:
     def test_are_found_with_their_weights(self, tmp_path: Path) -> None:
-        make_model(tmp_path / "a", model_00001_of_2__safetensors=7, model_00002_of_2__safetensors=8, pytorch_model__bin=100)
+        make_model(
+            tmp_path / "a",
+            model_00001_of_2__safetensors=7,
+            model_00002_of_2__safetensors=8,
+            pytorch_model__bin=100,
+        )
         make_model(tmp_path / "org" / "b", pytorch_model__bin=100, training_args__bin=3)
         make_model(tmp_path / "c", model__safetensors=5, consolidated__safetensors=5)
         found = find_models([str(tmp_path)])
@@ -83,7 +103,9 @@ class TestModels:
         blob.write_bytes(b"12345")
         snapshot = make_model(tmp_path / "models--org--m" / "snapshots" / "r1")
         (snapshot / "model.safetensors").symlink_to("../../blobs/b1")
-        assert [(entry["path"], entry["weight_bytes"]) for entry in find_models([str(tmp_path)])] == [(str(snapshot), 5)]
+        assert [(entry["path"], entry["weight_bytes"]) for entry in find_models([str(tmp_path)])] == [
+            (str(snapshot), 5)
+        ]
 
     @pytest.mark.parametrize(
         ("config", "part"),
@@ -104,8 +126,6 @@ class TestModels:
         (tmp_path / "circle").symlink_to(tmp_path)
         make_model(tmp_path / "1" / "2" / "3" / "4" / "5" / "6" / "7")
         (tmp_path / "pipe").mkdir()
-        import os
-
         os.mkfifo(tmp_path / "pipe" / "config.json")
         began = time.monotonic()
         (entry,) = find_models([str(tmp_path), "/nonexistent", "relative"])
@@ -154,8 +174,14 @@ class TestVllmInstallations:
         make_venv(tmp_path / "roots" / "team" / "v1", ("vllm", "0.1", True))
         make_venv(tmp_path / "path", ("vllm", "0.2", True), cfg=False)
         make_venv(tmp_path / "home" / ".local", ("vllm", "0.3", True), cfg=False)
-        found = find_installations([str(tmp_path / "roots")], home=str(tmp_path / "home"), path=str(tmp_path / "path" / "bin"))
-        assert [(entry["version"], entry["kind"]) for entry in found] == [("0.1", "venv"), ("0.2", "system"), ("0.3", "system")]
+        found = find_installations(
+            [str(tmp_path / "roots")], home=str(tmp_path / "home"), path=str(tmp_path / "path" / "bin")
+        )
+        assert [(entry["version"], entry["kind"]) for entry in found] == [
+            ("0.1", "venv"),
+            ("0.2", "system"),
+            ("0.3", "system"),
+        ]
 
 
 class TestLogindSettings:
@@ -175,7 +201,9 @@ class TestLogindSettings:
 
 class TestNvidiaSmi:
     def test_gives_bytes_and_none_where_there_is_no_reading(self) -> None:
-        first, second = parse_use(CARDS, "GPU-6a3f0c1e-0000-0000-0000-000000000001, 4242, 43008\nGPU-x, [N/A], 1\nbad\n")
+        first, second = parse_use(
+            CARDS, "GPU-6a3f0c1e-0000-0000-0000-000000000001, 4242, 43008\nGPU-x, [N/A], 1\nbad\n"
+        )
         assert (first.total, first.used, first.power_w) == (143771 << 20, 43667 << 20, 118.31)
         assert first.processes == ((4242, 43008 << 20),)
         assert (second.utilization, second.power_w, second.temperature_c) == (None, None, 31)
@@ -185,7 +213,9 @@ class TestNvidiaSmi:
 class TestProcStat:
     @pytest.mark.parametrize("comm", ["vllm", "VLLM::Worker_PP", "a) S 1 (b", "with space"])
     def test_ends_the_name_at_the_last_bracket(self, comm: str) -> None:
-        found: Any = parse_stat(f"7 ({comm}) R 1 7 7 {' '.join(str(number) for number in range(40))}\n".encode())
+        found: Any = parse_stat(
+            f"7 ({comm}) R 1 7 7 {' '.join(str(number) for number in range(40))}\n".encode()
+        )
         assert (found[0], found[1][:3]) == (comm, ["R", "1", "7"])
 
     @pytest.mark.parametrize("content", [None, b"", b"nonsense", b"7 (x) R 1"])

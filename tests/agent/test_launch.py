@@ -1,3 +1,4 @@
+# ruff: noqa: S104 - ports are asked for, nothing listens on them
 from __future__ import annotations
 
 import json
@@ -50,7 +51,9 @@ class TestLaunch:
     def test_starts_one_when_several_channels_ask_at_the_same_moment(self, open_agent: Opener) -> None:
         channels = [open_agent() for _ in range(4)]
         found: list[dict[str, Any]] = []
-        threads = [threading.Thread(target=lambda c=channel: found.append(c.launch(L1))) for channel in channels]
+        threads = [
+            threading.Thread(target=lambda c=channel: found.append(c.launch(L1))) for channel in channels
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -59,11 +62,20 @@ class TestLaunch:
         assert len({answer["pid"] for answer in found}) == 1
 
     def test_gives_the_process_its_marker_and_a_private_temporary_directory(self, agent: Channel) -> None:
-        names = ["FLEETADMIN_LAUNCH", "FLEETADMIN_CONTROLLER", "SPT_NOENV", "VLLM_NO_USAGE_STATS", "VLLM_PORT", "MINE"]
+        names = [
+            "FLEETADMIN_LAUNCH",
+            "FLEETADMIN_CONTROLLER",
+            "SPT_NOENV",
+            "VLLM_NO_USAGE_STATS",
+            "VLLM_PORT",
+            "MINE",
+        ]
         options = [word for name in [*names, "TMPDIR", "VLLM_RPC_BASE_PATH"] for word in ("--say-env", name)]
         agent.launch(L1, *options, env={"VLLM_PORT": "9", "MINE": "yes", "SPT_NOENV": "0"})
         view = agent.wait_status(L1, lambda view: has_line(view, "ready"))
-        lines = dict(line.split("=") for line in Path(view["log_path"]).read_text().splitlines() if "=" in line)
+        lines = dict(
+            line.split("=") for line in Path(view["log_path"]).read_text().splitlines() if "=" in line
+        )
         assert [lines[name] for name in names] == [L1, "c1", "1", "1", "None", "yes"]
         assert lines["TMPDIR"] == lines["VLLM_RPC_BASE_PATH"]
         assert Path(lines["TMPDIR"]).stat().st_mode & 0o777 == 0o700
@@ -73,10 +85,12 @@ class TestLaunch:
     def test_keeps_secrets_out_of_files_and_command_lines(self, agent: Channel, state_root: Path) -> None:
         agent.launch(L1, "--say-env", "HF_TOKEN", secret_env={"HF_TOKEN": "hf_very_secret"})
         agent.wait_tree(L1)
-        written = b"".join(path.read_bytes() for path in state_root.rglob("*") if path.is_file() and path.suffix != ".log")
+        written = b"".join(
+            path.read_bytes() for path in state_root.rglob("*") if path.is_file() and path.suffix != ".log"
+        )
         assert b"HF_TOKEN" in written
         assert b"hf_very_secret" not in written
-        lines = [Path(f"/proc/{pid}/cmdline") for pid in os.listdir("/proc") if pid.isdigit()]
+        lines = list(Path("/proc").glob("[0-9]*/cmdline"))
         assert all(b"hf_very_secret" not in path.read_bytes() for path in lines if path.exists())
         (supervisor,) = [p for p in LinuxSystem().processes() if p.title.endswith(f"supervise {L1}")]
         assert b"hf_very_secret" not in Path(f"/proc/{supervisor.pid}/environ").read_bytes()
@@ -100,7 +114,9 @@ class TestLaunch:
         again.close_stdin()
         assert second.wait(10) == 0
 
-    def test_goes_on_after_an_agent_that_died_before_its_supervisor_began(self, agent: Channel, state_root: Path) -> None:
+    def test_goes_on_after_an_agent_that_died_before_its_supervisor_began(
+        self, agent: Channel, state_root: Path
+    ) -> None:
         agent.launch(L0, "--exit-code", "0")
         view = agent.wait_status(L0, lambda view: view["state"] == "exited")
         assert view["closed"]
@@ -138,8 +154,14 @@ class TestLaunchRefuses:
         agent.launch(L1)
         os.kill(agent.wait_tree(L1)["api_server"]["pid"], signal.SIGKILL)
         agent.wait_status(L1, lambda view: view["state"] == "orphaned")
-        assert agent.refused("launch", launch_id=L2, instance="i", slot="s1", argv=["/bin/true"])["code"] == "SLOT_BUSY"
-        assert agent.refused("launch", launch_id=L1, instance="i", slot="s1", argv=["/bin/true"])["code"] == "LAUNCH_CLOSED"
+        assert (
+            agent.refused("launch", launch_id=L2, instance="i", slot="s1", argv=["/bin/true"])["code"]
+            == "SLOT_BUSY"
+        )
+        assert (
+            agent.refused("launch", launch_id=L1, instance="i", slot="s1", argv=["/bin/true"])["code"]
+            == "LAUNCH_CLOSED"
+        )
 
     def test_an_id_that_already_ran(self, agent: Channel) -> None:
         agent.launch(L1, "--exit-code", "2")
@@ -177,7 +199,9 @@ class TestLaunchRefuses:
                 other.listen()
             port = other.getsockname()[1]
             argv = ["/bin/sleep", "9"]
-            refusal = agent.refused("launch", launch_id=L1, instance="i", slot="s", argv=argv, address="0.0.0.0", port=port)
+            refusal = agent.refused(
+                "launch", launch_id=L1, instance="i", slot="s", argv=argv, address="0.0.0.0", port=port
+            )
         assert (refusal["code"], refusal["numbers"]["port"]) == ("PORT_TAKEN", port)
         assert agent.refused("status", launch_id=L1)["code"] == "LAUNCH_UNKNOWN"
 
@@ -186,7 +210,9 @@ class TestLaunchRefuses:
             other.bind(("127.0.0.1", 0))
             port = other.getsockname()[1]
         agent.launch(L1, port=port)  # holds no socket: still imports
-        refusal = agent.refused("launch", launch_id=L2, instance="i", slot="s2", argv=["/bin/true"], port=port)
+        refusal = agent.refused(
+            "launch", launch_id=L2, instance="i", slot="s2", argv=["/bin/true"], port=port
+        )
         assert refusal["code"] == "PORT_TAKEN"
 
     @pytest.mark.parametrize(
@@ -231,11 +257,15 @@ class TestLaunchRefuses:
             def session_policy(self) -> dict[str, bool | None]:
                 return {"kill_user_processes": True, "linger": linger, "remove_ipc": None}
 
-        refusal = open_agent(Killing()).refused("launch", launch_id=L1, instance="i", slot="s", argv=["/bin/true"])
+        refusal = open_agent(Killing()).refused(
+            "launch", launch_id=L1, instance="i", slot="s", argv=["/bin/true"]
+        )
         assert refusal["code"] == "LOGOUT_KILLS"
         assert "enable-linger" in refusal["next_step"]
 
-    def test_nothing_because_of_another_controllers_slot_of_that_name(self, agent: Channel, open_agent: Opener) -> None:
+    def test_nothing_because_of_another_controllers_slot_of_that_name(
+        self, agent: Channel, open_agent: Opener
+    ) -> None:
         agent.launch(L1)
         other = open_agent(controller="c2")
         other.launch(L2)

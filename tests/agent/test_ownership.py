@@ -7,7 +7,18 @@ import pytest
 from hosts.agent.ownership import Identity, find_leader, owned_processes, role_of
 from hosts.agent.system import Process
 
-LEADER = Process(pid=100, ppid=99, pgid=100, sid=100, uid=1000, state="S", start_time=5000, title="vllm serve", rss=1, marker="L")
+LEADER = Process(
+    pid=100,
+    ppid=99,
+    pgid=100,
+    sid=100,
+    uid=1000,
+    state="S",
+    start_time=5000,
+    title="vllm serve",
+    rss=1,
+    marker="L",
+)
 ENGINE = replace(LEADER, pid=101, ppid=100, start_time=5400, title="VLLM::EngineCore", marker=None)
 IDENTITY = Identity("L", leader_pid=100, leader_start=5000, sid=100)
 
@@ -68,7 +79,10 @@ class TestRole:
             ("VLLM::Worker_PP1_TP0", "worker"),
             ("VLLM::DPCoordinator", "dp_coordinator"),
             ("VLLM::APIServer_0", "api_server"),
-            ("/v/bin/python -c from multiprocessing.resource_tracker import main;main(43)", "resource_tracker"),
+            (
+                "/v/bin/python -c from multiprocessing.resource_tracker import main;main(43)",
+                "resource_tracker",
+            ),
             ("/v/bin/python -c from multiprocessing.spawn import spawn_main", "other"),
             ("/v/bin/python /v/bin/vllm serve --worker-cls Worker", "other"),
         ],

@@ -1,7 +1,7 @@
+# ruff: noqa: S104 - ports are asked for, nothing listens on them
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 
 import pytest
 
@@ -26,7 +26,7 @@ def bind(port: int, *, reuse: bool, address: str = "127.0.0.1", listen: bool = F
 
 
 @pytest.fixture
-def leftovers(port: int) -> Iterator[int]:
+def leftovers(port: int) -> int:
     """A port where only connections of an ended server are left (TIME_WAIT)."""
     server = bind(port, reuse=True, listen=True)
     client = socket.create_connection(("127.0.0.1", port))
@@ -34,7 +34,7 @@ def leftovers(port: int) -> Iterator[int]:
     accepted.close()
     client.close()
     server.close()
-    yield port
+    return port
 
 
 class TestBindError:
@@ -45,8 +45,12 @@ class TestBindError:
 
     @pytest.mark.parametrize("listen", [True, False])
     @pytest.mark.parametrize("reuse", [True, False])
-    @pytest.mark.parametrize(("held", "asked"), [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("127.0.0.1", "0.0.0.0")])
-    def test_names_a_socket_that_holds_the_port(self, port: int, held: str, asked: str, reuse: bool, listen: bool) -> None:
+    @pytest.mark.parametrize(
+        ("held", "asked"), [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("127.0.0.1", "0.0.0.0")]
+    )
+    def test_names_a_socket_that_holds_the_port(
+        self, port: int, held: str, asked: str, reuse: bool, listen: bool
+    ) -> None:
         with bind(port, reuse=reuse, address=held, listen=listen):
             assert bind_error(asked, port) is not None
         assert bind_error(asked, port) is None

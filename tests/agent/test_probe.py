@@ -12,15 +12,22 @@ import pytest
 from tests.agent.channel import Channel
 
 # The series as vLLM 0.32.0 (CPU build) prints it, shortened.
-METRICS = """\
+LABELS = (
+    'block_size="128",cache_dtype="auto",engine="0",gpu_memory_utilization="0.92",num_cpu_blocks="None",'
+    'num_gpu_blocks="1170",prefix_caching_hash_algo="sha256",is_attention_free="False"'
+)
+METRICS = f"""\
 # HELP vllm:cache_config_info Information of the LLMEngine CacheConfig
 # TYPE vllm:cache_config_info gauge
-vllm:cache_config_info{block_size="128",cache_dtype="auto",engine="0",gpu_memory_utilization="0.92",num_cpu_blocks="None",num_gpu_blocks="1170",prefix_caching_hash_algo="sha256",is_x="False"} 1.0
+vllm:cache_config_info{{{LABELS}}} 1.0
 """
 GOOD = {
     "/health": (200, ""),
     "/version": (200, '{"version":"0.32.0"}'),
-    "/v1/models": (200, '{"data": [{"id": "tiny", "root": "/models/qwen3", "max_model_len": 512, "secret": 1}]}'),
+    "/v1/models": (
+        200,
+        '{"data": [{"id": "tiny", "root": "/models/qwen3", "max_model_len": 512, "secret": 1}]}',
+    ),
     "/metrics": (200, METRICS),
     "/v1/completions": (200, '{"choices": [{"text": " Paris"}], "usage": {"completion_tokens": 8}}'),
     "/v1/embeddings": (200, '{"data": [{"embedding": [0.1, 0.2]}], "usage": {"prompt_tokens": 3}}'),
@@ -52,7 +59,7 @@ class Instance:
                 self.end_headers()
                 self.wfile.write(text.encode())
 
-            do_POST = do_GET
+            do_POST = do_GET  # noqa: N815 - the name that http.server calls
 
             def log_message(self, *_arguments: Any) -> None:
                 pass
@@ -86,12 +93,14 @@ class TestProbe:
         }
         assert found["cache_config"]["num_gpu_blocks"] == 1170
         assert found["cache_config"]["num_cpu_blocks"] is None
-        assert found["cache_config"]["is_x"] is False
+        assert found["cache_config"]["is_attention_free"] is False
         assert instance.asked["/v1/completions"]["model"] == "tiny"
         assert instance.keys["/v1/completions"] == "Bearer k1"
 
     @pytest.mark.parametrize(("task", "text"), [("embed", "2 dimensions"), ("score", "0.25")])
-    def test_asks_for_the_models_own_task(self, agent: Channel, instance: Instance, task: str, text: str) -> None:
+    def test_asks_for_the_models_own_task(
+        self, agent: Channel, instance: Instance, task: str, text: str
+    ) -> None:
         answer = agent.ask("probe", port=instance.port, served_name="tiny", task=task)["answer"]
         assert (answer["ok"], answer["text"]) == (True, text)
 
@@ -124,7 +133,12 @@ class TestProbe:
     def test_says_unknown_where_nothing_was_observed(self, agent: Channel, instance: Instance) -> None:
         instance.answers = {"/v1/completions": GOOD["/v1/completions"]}
         found = agent.ask("probe", port=instance.port, served_name="tiny")
-        assert (found["health"], found["models"], found["cache_config"], found["version"]) == (404, None, None, None)
+        assert (found["health"], found["models"], found["cache_config"], found["version"]) == (
+            404,
+            None,
+            None,
+            None,
+        )
 
     def test_reports_a_port_where_nobody_listens(self, agent: Channel, instance: Instance) -> None:
         instance.server.shutdown()

@@ -66,7 +66,9 @@ class TestForeignProcesses:
     @pytest.fixture
     def bystander(self) -> Iterator[subprocess.Popen[bytes]]:
         """Looks like vLLM's engine and is nobody's."""
-        with subprocess.Popen(["VLLM::EngineCore", "600"], executable="/bin/sleep", start_new_session=True) as process:
+        with subprocess.Popen(
+            ["VLLM::EngineCore", "600"], executable="/bin/sleep", start_new_session=True
+        ) as process:
             yield process
             process.kill()
 
@@ -88,7 +90,11 @@ class TestForeignProcesses:
                 if self.session:
                     for number, process in enumerate(found):
                         if process.pid == bystander.pid:
-                            changed = {**vars(process), "sid": self.session, "start_time": self.leader_start - 1}
+                            changed = {
+                                **vars(process),
+                                "sid": self.session,
+                                "start_time": self.leader_start - 1,
+                            }
                             found[number] = Process(**changed)
                 return found
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ from tests.agent.channel import L1, Channel
 
 def joined(events: list[dict[str, Any]]) -> str:
     """The text of the events, whose offsets must fit together."""
-    for before, after in zip(events, events[1:], strict=False):
+    for before, after in itertools.pairwise(events):
         assert before["next"] == after["offset"]
     return "".join(event["text"] for event in events)
 
@@ -53,7 +54,7 @@ class TestTail:
         request = agent.begin("tail", launch_id=L1)
         agent.wait_for(request, lambda found: len(found) >= 1)
         with Path(started["log_path"]).open("ab") as log:
-            log.write("Loading: 10%\rLoading: 50%".encode())
+            log.write(b"Loading: 10%\rLoading: 50%")
             log.flush()
             time.sleep(0.5)
             assert joined(agent.events(request)) == "ready\n"
@@ -91,7 +92,7 @@ class TestLogFollower:
             "é漢😀".encode() * 40_000,
             b"\xff\xfe" * 90_000 + b"\n",
             (b"y" * 1000 + b"\n") * 300,
-            "half a character: ".encode() + "漢".encode()[:2],
+            b"half a character: " + "漢".encode()[:2],
         ],
         ids=["long line", "control characters", "wide characters", "invalid", "many lines", "torn end"],
     )
@@ -149,7 +150,14 @@ class TestLogFollower:
 
     @pytest.mark.parametrize(
         ("content", "length"),
-        [(b"", 0), (b"ab", 2), ("é".encode(), 2), ("é".encode()[:1], 0), ("a漢".encode()[:3], 1), (b"\x80\x80\x80\x80\x80", 5)],
+        [
+            (b"", 0),
+            (b"ab", 2),
+            ("é".encode(), 2),
+            ("é".encode()[:1], 0),
+            ("a漢".encode()[:3], 1),
+            (b"\x80\x80\x80\x80\x80", 5),
+        ],
     )
     def test_finds_the_end_of_the_last_whole_character(self, content: bytes, length: int) -> None:
         assert whole_characters(content) == length

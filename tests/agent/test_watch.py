@@ -102,7 +102,9 @@ class TestObserve:
         (view,) = found["launches"]
         memory = {process["pid"]: process["device_memory"] for process in view["processes"]}
         assert memory[engine] == {"GPU-1": 42}
-        assert [(process["pid"], process["device_memory"]) for process in found["foreign"]] == [(os.getpid(), {"GPU-1": None})]
+        assert [(process["pid"], process["device_memory"]) for process in found["foreign"]] == [
+            (os.getpid(), {"GPU-1": None})
+        ]
         assert found["devices"][0]["power_w"] is None
         assert {"pid": 2**22 - 1, "used": 7} in found["devices"][0]["processes"]
 
@@ -116,7 +118,9 @@ class TestObserve:
         agent.wait_status(L1, lambda view: view["state"] == "orphaned")
         assert agent.ask("sweep", preview=True)["orphans"][0]["device_memory"] == 42
 
-    def test_shows_marked_processes_that_the_state_root_does_not_know(self, agent: Channel, state_root: Path) -> None:
+    def test_shows_marked_processes_that_the_state_root_does_not_know(
+        self, agent: Channel, state_root: Path
+    ) -> None:
         agent.launch(L1)
         agent.wait_tree(L1)
         (request,) = state_root.glob(f"*/*/launches/{L1}/request.json")
