@@ -10,6 +10,7 @@ import asyncio
 import ctypes
 import json
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -49,6 +50,12 @@ def die_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
+def allow_many_files() -> None:
+    """Take what the hard limit gives: an instance needs a log and a socket."""
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def say(value: dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
@@ -85,6 +92,7 @@ async def serve(arguments: argparse.Namespace, hosts: tuple[HostSpec, ...]) -> N
 def main(argv: list[str] | None = None) -> int:
     arguments = read_arguments(argv)
     die_with_parent()
+    allow_many_files()
     try:
         hosts = read_hosts(arguments.hosts) if arguments.hosts else PRESETS[arguments.preset]
         asyncio.run(serve(arguments, hosts))

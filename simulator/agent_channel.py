@@ -1,4 +1,4 @@
-"""The agent on a simulated host: the real server code in threads of this process, its lines over the SSH channel."""
+"""The agent on a simulated host: the real server code in threads of this process, over the SSH channel."""
 
 from __future__ import annotations
 

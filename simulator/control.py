@@ -1,11 +1,12 @@
 """Control of a running simulator from other processes: JSON over HTTP on loopback, with a token kept in DIR.
 
-    POST /hosts/NAME/kill      {"title": "EngineCore", "signal": 9}   -> {"pids": [...]}
-    POST /hosts/NAME/reboot    {}                                       -> {}
-    POST /hosts/NAME/fail-next {"fault": "slow_load"}                   -> {}
-    POST /hosts/NAME/disconnect {}                                      -> {}
-    GET  /hosts                                                         -> enrolment facts, as printed at the start
-    GET  /hosts/NAME                                                    -> processes and devices
+    POST /hosts/NAME/kill       {"title": "EngineCore", "signal": 9} -> {"pids": [...]}
+    POST /hosts/NAME/reboot     {}                              -> {}
+    POST /hosts/NAME/fail-next  {"fault": "slow_load"}          -> {}
+    POST /hosts/NAME/occupy     {"gpu": 0, "bytes": 1000000000} -> {"pid": n}
+    POST /hosts/NAME/disconnect {}                              -> {}
+    GET  /hosts                                                 -> enrolment facts, as at the start
+    GET  /hosts/NAME                                            -> processes and devices
 Every request carries `Authorization: Bearer TOKEN`. The address and the token are in DIR/control.json (0600).
 """
 
@@ -74,6 +75,8 @@ class ControlServer:
 def _act(host: SimulatedHost, action: str, body: dict[str, Any]) -> dict[str, Any]:
     if action == "kill":
         return {"pids": host.kill(str(body["title"]), int(body.get("signal", signal.SIGKILL)))}
+    if action == "occupy":
+        return {"pid": host.occupy(int(body["gpu"]), int(body["bytes"]))}
     if action == "fail-next":
         host.fail_next(str(body["fault"]))
     elif action == "reboot":

@@ -88,7 +88,7 @@ class Gpu:
         )
 
     def describe(self) -> dict[str, Any]:
-        """The record of the agent's `gpus.devices` (docs/agent-protocol.md)."""
+        """Give the record of the agent's `gpus.devices` (docs/agent-protocol.md)."""
         return {
             "uuid": self.uuid,
             "index": self.index,

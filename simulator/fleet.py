@@ -86,14 +86,21 @@ class SimulatedHost:
         """Cut every SSH connection without a word."""
         self.around.loop.call_soon_threadsafe(self.server.disconnect_all)
 
+    def occupy(self, gpu: int, size: int, *, title: str = "python train.py") -> int:
+        """Let somebody else's process (another user) hold `size` bytes of a card. Its pid."""
+        with self.machine.lock:
+            process = self.machine.spawn(title=title, ppid=1, rss=2 << 30, uid=self.machine.uid + 1)
+            self.machine.gpus[gpu].allocate(pid=process.pid, size=size)
+        return process.pid
+
     def fail_next(self, fault: str) -> None:
-        """The next vLLM start goes wrong in this way. ValueError where the fault is unknown."""
+        """Let the next vLLM start go wrong in this way. ValueError where the fault is unknown."""
         if fault not in FAULTS:
             raise ValueError(f"Unknown fault {fault!r}; known: {', '.join(sorted(FAULTS))}")
         self.around.faults.append(fault)
 
     def describe(self) -> dict[str, Any]:
-        """What a controller needs to enrol this host."""
+        """Give what a controller needs to enrol this host."""
         return {
             "name": self.name,
             "address": self.address,
@@ -108,7 +115,7 @@ class SimulatedHost:
 
 
 class Fleet:
-    """Hosts by name. `start()` and `stop()` belong to the event loop; the rest may be called from any thread."""
+    """Hosts by name. `start()` and `stop()` belong to the event loop, the rest to any thread."""
 
     def __init__(
         self,
@@ -158,7 +165,7 @@ class Fleet:
             )
             for index, kind in enumerate(spec.gpus)
         ]
-        machine = Machine(name=spec.name, memory_total=spec.memory, gpus=gpus)
+        machine = Machine(name=spec.name, memory_total=spec.memory, gpus=gpus, machine_id=spec.machine_id)
         around = Surroundings(machine=machine, address=address, speed=self.speed, loop=loop)
         instances: list[Instance] = []
         system = SimulatedSystem(
@@ -197,7 +204,7 @@ def simulated_fleet(
     port_base: int = 0,
     network: int = 77,
 ) -> Iterator[Fleet]:
-    """Run a fleet for tests in a thread and loop of its own. `hosts` may name a preset; port 0 picks free ones."""
+    """Run a fleet in a thread and loop of its own. `hosts` may name a preset; port 0 picks free ones."""
     specs = PRESETS[hosts] if isinstance(hosts, str) else tuple(hosts)
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=_run_loop, args=(loop,), name="simulated-fleet", daemon=True)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def load_or_make_key(path: Path) -> asyncssh.SSHKey:
-    """The ed25519 key in `path` (OpenSSH form, 0600, with its .pub); made where there is none."""
+    """Give the ed25519 key in `path` (OpenSSH form, 0600, with its .pub); made where there is none."""
     if path.exists():
         return asyncssh.read_private_key(str(path))
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """The directory of a simulated host: home, tools, model directories, vLLM installations, keys.
 
-What the agent reads with plain file access really exists, so reported paths are real paths below DIR/HOST/root.
+What the agent reads with plain file access really exists: reported paths are real paths below DIR/HOST/root.
 """
 
 from __future__ import annotations
@@ -18,11 +18,55 @@ if TYPE_CHECKING:
 
 # What a shell one-liner of a controller may need: links, so that nothing else of this machine is on the PATH.
 TOOLS = (
-    "awk", "basename", "cat", "chmod", "cp", "cut", "date", "dd", "df", "dirname", "echo", "env", "expr", "false", "find",
-    "grep", "head", "hostname", "id", "install", "ln", "ls", "mkdir", "mktemp", "mv", "od", "printf", "pwd", "readlink", "rm",
-    "rmdir", "sed", "sh", "sha256sum", "sleep", "sort", "stat", "sync", "tail", "tee", "test", "touch", "tr", "true", "uname",
-    "wc", "whoami", "xargs",
-)  # fmt: skip
+    "awk",
+    "basename",
+    "cat",
+    "chmod",
+    "cp",
+    "cut",
+    "date",
+    "dd",
+    "df",
+    "dirname",
+    "echo",
+    "env",
+    "expr",
+    "false",
+    "find",
+    "grep",
+    "head",
+    "hostname",
+    "id",
+    "install",
+    "ln",
+    "ls",
+    "mkdir",
+    "mktemp",
+    "mv",
+    "od",
+    "printf",
+    "pwd",
+    "readlink",
+    "rm",
+    "rmdir",
+    "sed",
+    "sh",
+    "sha256sum",
+    "sleep",
+    "sort",
+    "stat",
+    "sync",
+    "tail",
+    "tee",
+    "test",
+    "touch",
+    "tr",
+    "true",
+    "uname",
+    "wc",
+    "whoami",
+    "xargs",
+)
 
 
 @dataclass(frozen=True)
@@ -69,8 +113,10 @@ def lay_out(spec: HostSpec, base: Path) -> Layout:
         found = shutil.which(tool, path="/usr/bin:/bin")
         if found is not None:
             _link(layout.bin / tool, Path(found))
-    if spec.python:
+    if spec.python and spec.old_python is None:
         _link(layout.bin / "python3", Path(os.path.realpath(sys.executable)))
+    if spec.old_python is not None:
+        _pretend_python(layout.bin / "python3", spec.old_python)
     for model in spec.models:
         write_model(layout.models, model)
     for installation in spec.installations:
@@ -81,6 +127,13 @@ def lay_out(spec: HostSpec, base: Path) -> Layout:
 def _link(path: Path, target: Path) -> None:
     if not path.is_symlink():
         path.symlink_to(target)
+
+
+def _pretend_python(path: Path, version: str) -> None:
+    """Put a python3 there that tells its version and can do nothing else."""
+    path.unlink(missing_ok=True)
+    path.write_text(f'#!/bin/sh\n[ "$1" = -V ] && echo "Python {version}" && exit 0\nexit 3\n', "utf-8")
+    path.chmod(0o755)
 
 
 def write_model(root: Path, model: ModelSpec) -> Path:

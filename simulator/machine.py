@@ -1,7 +1,7 @@
 """The machine behind a simulated host: processes, devices, shared memory, boot.
 
-Every method may be called from any thread: one lock guards all state. What a process does when a signal arrives is
-decided by its owner (the vLLM stand-in), which is told through `on_signal` after the kernel's part has been done here.
+Every method may be called from any thread: one lock guards all state. What a process does at a signal is
+decided by its owner (the vLLM stand-in), told through `on_signal` after the kernel's part has been done here.
 """
 
 from __future__ import annotations
@@ -76,10 +76,18 @@ class SimulatedProcess:
 class Machine:
     """Process table, device ledger and boot of one host."""
 
-    def __init__(self, *, name: str, memory_total: int, gpus: list[Gpu], uid: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        name: str,
+        memory_total: int,
+        gpus: list[Gpu],
+        uid: int | None = None,
+        machine_id: str | None = None,
+    ) -> None:
         self.name = name
         self.lock = threading.RLock()
-        self.machine_id = uuid.uuid5(uuid.NAMESPACE_DNS, f"machine.{name}.simulated").hex
+        self.machine_id = machine_id or uuid.uuid5(uuid.NAMESPACE_DNS, f"machine.{name}.simulated").hex
         self.memory_total = memory_total
         self.gpus = gpus
         self.uid = os.getuid() if uid is None else uid
@@ -120,7 +128,7 @@ class Machine:
         controller: str | None = None,
         pid: int | None = None,
     ) -> SimulatedProcess:
-        """A new process; without `sid` it leads a session of its own."""
+        """Add a process; without `sid` it leads a session of its own."""
         with self.lock:
             number = next(self._pids) if pid is None else pid
             session = number if sid is None else sid
@@ -154,7 +162,7 @@ class Machine:
     def finish(
         self, process: SimulatedProcess, *, exit_code: int | None = None, exit_signal: int | None = None
     ) -> None:
-        """The process is gone: memory released, children given to init. A second call changes nothing."""
+        """Let the process be gone: memory released, children given to init. A second call changes nothing."""
         with self.lock:
             if process.gone:
                 return
@@ -174,7 +182,7 @@ class Machine:
             process.on_exit()
 
     def signal(self, pid: int, start_time: int, number: int) -> bool:
-        """What kill() and the kernel do; False where pid is not the process started at start_time."""
+        """Do what kill() and the kernel do; False where pid is not the process started at start_time."""
         with self.lock:
             process = self._table.get(pid)
             if process is None or process.start_time != start_time or process.uid != self.uid:
@@ -203,7 +211,7 @@ class Machine:
             process.on_signal(number)
 
     def share(self, name: str, *pids: int) -> None:
-        """These processes map /dev/shm/NAME, which is made where it is missing."""
+        """Let these processes map /dev/shm/NAME, which is made where it is missing."""
         with self.lock:
             self.shm.setdefault(name, set()).update(pids)
 
@@ -213,7 +221,7 @@ class Machine:
             return self.memory_total, max(0, self.memory_total - used)
 
     def gpus_of(self, visible: str | None) -> list[Gpu]:
-        """The cards that CUDA_VISIBLE_DEVICES (UUIDs or indices, comma-separated) leaves; all where it is unset."""
+        """Choose the cards that CUDA_VISIBLE_DEVICES (UUIDs or indices) leaves; all where it is unset."""
         if visible is None:
             return list(self.gpus)
         chosen = []

@@ -57,7 +57,7 @@ def _find_installation(spec: HostSpec, layout: Layout, argv: list[str]) -> Insta
 
 
 async def _run_plain(around: Surroundings, argv: list[str], log_path: Path, leader: SimulatedProcess) -> None:
-    """`sleep N` sleeps, `true` and `false` end at once; anything else says that it cannot run here, exit 127."""
+    """`sleep N` sleeps, `true` and `false` end at once; anything else cannot run here: exit 127."""
     name = Path(argv[0]).name
     if name == "sleep" and len(argv) == 2:
         await asyncio.sleep(float(argv[1]))

@@ -43,7 +43,7 @@ LLAMA_3_1_8B: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A model directory. `weight_bytes` are laid out as sparse safetensors files, `config` None leaves the file out."""
+    """A model directory: `weight_bytes` in sparse safetensors files, `config` None leaves config.json out."""
 
     name: str
     config: dict[str, Any] | None
@@ -67,13 +67,19 @@ DEFAULT_MODELS = (QWEN3, LLAMA3)
 
 @dataclass(frozen=True)
 class HostSpec:
-    """One simulated host. `gpus` names keys of devices.GPU_MODELS; `password` None allows keys only."""
+    """One simulated host.
+
+    `gpus`: keys of devices.GPU_MODELS; `password` None allows keys only; `old_python`: a version to pretend,
+    too old for the agent; `machine_id` None derives one from the name (give two hosts the same for a clone).
+    """
 
     name: str
     gpus: tuple[str, ...] = ()
     models: tuple[ModelSpec, ...] = DEFAULT_MODELS
     installations: tuple[InstallationSpec, ...] = (InstallationSpec(),)
     python: bool = True
+    old_python: str | None = None
+    machine_id: str | None = None
     memory: int = 128 * GIB
     disk: int = 900 * GIB
     disk_free: int = 600 * GIB
@@ -100,7 +106,7 @@ PRESETS: dict[str, tuple[HostSpec, ...]] = {
 
 
 def read_hosts(path: Path) -> tuple[HostSpec, ...]:
-    """Hosts from a JSON file: a list of objects with HostSpec's fields. ValueError where a field is unknown."""
+    """Read a JSON list of objects with HostSpec's fields. ValueError where a field is unknown."""
     return tuple(parse_host(item) for item in json.loads(path.read_text("utf-8")))
 
 

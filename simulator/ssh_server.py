@@ -1,4 +1,4 @@
-"""The SSH server of one simulated host: a shell for everything, the real agent's server for `agent-HASH.pyz serve`."""
+"""The SSH server of one host: a shell for everything, the real agent's server for `agent-HASH.pyz serve`."""
 
 from __future__ import annotations
 
@@ -115,9 +115,8 @@ class HostServer:
             cwd=str(self.layout.home),
             start_new_session=True,
         )
-        assert child.stdin is not None
-        assert child.stdout is not None
-        assert child.stderr is not None
+        if child.stdin is None or child.stdout is None or child.stderr is None:
+            raise RuntimeError("a child with pipes has pipes")
         feeding = asyncio.ensure_future(_feed(process.stdin, child.stdin))
         try:
             await asyncio.gather(_copy(child.stdout, process.stdout), _copy(child.stderr, process.stderr))

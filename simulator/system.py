@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import urllib.error
@@ -138,7 +137,7 @@ class SimulatedSystem:
     def _finish(
         self, request: StartRequest, leader: SimulatedProcess, supervisor: SimulatedProcess, status: Status
     ) -> None:
-        """The supervisor reaps its child; a supervisor that was killed writes nothing."""
+        """Reap the child as the supervisor does; one that was killed writes nothing."""
         if supervisor.gone:
             return
         ended = replace(
@@ -148,7 +147,7 @@ class SimulatedSystem:
             exit_signal=leader.exit_signal,
             ended_at=time.time(),
         )
-        if os.path.isdir(request.directory):
+        if Path(request.directory).is_dir():
             write_status(request.directory, ended)
         self._machine.finish(supervisor, exit_code=0)
 
@@ -228,7 +227,7 @@ class SimulatedSystem:
         return found
 
     def filesystem(self, path: str) -> tuple[str, int, int]:
-        os.stat(path)  # OSError where it is missing, as statvfs says it
+        Path(path).stat()  # OSError where it is missing, as statvfs says it
         if path.startswith("/dev/shm"):  # noqa: S108 - the question is about the kernel's directory
             return "tmpfs", self._spec.memory // 2, self._spec.memory // 2
         return self._spec.filesystem, self._spec.disk, self._spec.disk_free
@@ -252,7 +251,7 @@ class SimulatedSystem:
 
 
 def _title(argv: Sequence[str]) -> str:
-    """A console script shows its interpreter first: `…/bin/python …/bin/vllm serve …`."""
+    """Put the interpreter of a console script first: `…/bin/python …/bin/vllm serve …`."""
     if argv and Path(argv[0]).name == "vllm":
         return f"{Path(argv[0]).parent / 'python'} {' '.join(argv)}"
     return " ".join(argv)

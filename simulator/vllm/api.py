@@ -53,7 +53,7 @@ class Api:
         return answer
 
     async def _wait_while_stopped(self) -> None:
-        """A stopped API server accepts (the kernel does) and never answers."""
+        """Hold the answer while the API server is stopped: the kernel accepts, nobody answers."""
         while self.instance.tree.api.stopped:
             await self.instance.pause()
 
@@ -146,7 +146,8 @@ class Api:
         except (ValueError, UnicodeDecodeError) as error:
             position = getattr(error, "pos", 0)
             text = (
-                f"1 validation error:\n  {{'type': 'json_invalid', 'loc': 'body.{position}', 'msg': 'JSON decode error', "
+                f"1 validation error:\n  {{'type': 'json_invalid', 'loc': 'body.{position}', 'msg': 'JSON "
+                f"decode error', "
                 "'input': '<dict of 0 items>', 'ctx': {'error': 'Expecting value'}}"
             )
             raise ApiError(400, text, kind="Bad Request", param=f"body.{position}") from None
@@ -187,7 +188,8 @@ class Api:
         if required not in body:
             items = len(body)
             text = (
-                f"1 validation error:\n  {{'type': 'missing', 'loc': 'body.{required}', 'msg': 'Field required', "
+                f"1 validation error:\n  {{'type': 'missing', 'loc': 'body.{required}', 'msg': 'Field "
+                f"required', "
                 f"'input': '<dict of {items} items>'}}"
             )
             raise ApiError(400, text, kind="Bad Request", param=f"body.{required}")
@@ -216,22 +218,28 @@ class Api:
         wanted = body.get("max_completion_tokens") or body.get("max_tokens")
         if wanted is not None and int(wanted) > limit:
             text = (
-                f"max_tokens={wanted} cannot be greater than max_model_len={limit}. Please request fewer output tokens. "
+                f"max_tokens={wanted} cannot be greater than max_model_len={limit}. Please request fewer "
+                f"output tokens. "
                 f"(parameter=max_tokens, value={wanted})"
             )
             raise ApiError(400, text, kind="BadRequestError", param="max_tokens")
         if len(prompt) > limit * CHARACTERS_PER_TOKEN:
             text = (
-                f"This model's maximum context length is {limit} tokens. However, your prompt contains {len(prompt)} characters "
-                f"(more than {limit * CHARACTERS_PER_TOKEN} characters, which is the upper bound for {limit} input tokens). "
+                f"This model's maximum context length is {limit} tokens. However, your prompt contains "
+                f"{len(prompt)} characters "
+                f"(more than {limit * CHARACTERS_PER_TOKEN} characters, which is the upper bound for "
+                f"{limit} input tokens). "
                 f"Please reduce the length of the input prompt. (parameter=input_text, value={len(prompt)})"
             )
             raise ApiError(400, text, kind="BadRequestError", param="input_text")
         tokens = count_tokens(prompt)
         if tokens + int(wanted or 1) > limit:
             text = (
-                f"This model's maximum context length is {limit} tokens. However, you requested {wanted or 1} output tokens and "
-                f"your prompt contains {tokens} input tokens, for a total of {tokens + int(wanted or 1)} tokens. Please reduce the "
-                f"length of the input prompt or the number of requested output tokens. (parameter=input_tokens, value={tokens})"
+                f"This model's maximum context length is {limit} tokens. However, you requested "
+                f"{wanted or 1} output tokens and "
+                f"your prompt contains {tokens} input tokens, for a total of {tokens + int(wanted or 1)} "
+                f"tokens. Please reduce the "
+                f"length of the input prompt or the number of requested output tokens. "
+                f"(parameter=input_tokens, value={tokens})"
             )
             raise ApiError(400, text, kind="BadRequestError", param="input_tokens")

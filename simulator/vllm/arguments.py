@@ -120,7 +120,8 @@ def _complain(text: str) -> str:
 def _unrecognized(words: Sequence[str]) -> str:
     return (
         "usage: vllm [-h] [-v]\n"
-        "            {chat,complete,serve,launch,bench,collect-env,download-kernels,preload,run-batch,snapshot}\n"
+        "            "
+        "{chat,complete,serve,launch,bench,collect-env,download-kernels,preload,run-batch,snapshot}\n"
         "            ...\n"
         f"vllm: error: unrecognized arguments: {' '.join(words)}\n"
     )

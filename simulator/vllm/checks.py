@@ -1,6 +1,6 @@
 """The checks of vLLM's start and the words of their failures. Pure.
 
-Texts: vLLM 0.32.0 (recorded on its CPU build) for the first four, vLLM's source (0.25 to 0.32) for the memory ones.
+Texts: the first four recorded from vLLM 0.32.0 (CPU build), those of memory from its source (0.25 to 0.32).
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 class StartError(Exception):
     """The start ends here.
 
-    `where`: `api` (before there is an engine), `engine` (each rank), `core` (EngineCore itself); `kind`: the exception's class.
+    `where`: `api` (before there is an engine), `engine` (each rank), `core` (EngineCore itself);
+    `kind`: the exception's class.
     """
 
     def __init__(
@@ -40,18 +41,29 @@ def refuse_missing_model(path: str) -> StartError:
 
 def refuse_offline_hub() -> StartError:
     return StartError(
-        "huggingface_hub.errors.LocalEntryNotFoundError: Cannot find an appropriate cached snapshot folder for the specified "
-        "revision on the local disk and outgoing traffic has been disabled. To enable repo look-ups and downloads "
+        "huggingface_hub.errors.LocalEntryNotFoundError: Cannot find an appropriate cached snapshot "
+        "folder for the specified "
+        "revision on the local disk and outgoing traffic has been disabled. To enable repo look-ups and "
+        "downloads "
         "online, pass 'local_files_only=False' as input.",
         where="api",
         function="snapshot_download",
     )
 
 
+def refuse_bad_config(path: str) -> StartError:
+    return StartError(
+        f"OSError: It looks like the config file at '{path}/config.json' is not a valid JSON file.",
+        where="api",
+        function="get_config_dict",
+    )
+
+
 def _validation_error(model: str, text: str) -> StartError:
     return StartError(
         f"pydantic_core._pydantic_core.ValidationError: 1 validation error for {model}\n"
-        f"  Value error, {text} [type=value_error, input_value=ArgsKwargs((), {{'model_co... 'shutdown_timeout': 0}}), "
+        f"  Value error, {text} [type=value_error, input_value=ArgsKwargs((), {{'model_co... "
+        f"'shutdown_timeout': 0}}), "
         "input_type=ArgsKwargs]\n"
         "    For further information visit https://errors.pydantic.dev/2.14/v/value_error",
         where="api",
@@ -66,10 +78,13 @@ def check_length(shape: ModelShape, arguments: ServeArguments) -> StartError | N
     return _validation_error(
         "ModelConfig",
         f"User-specified max_model_len ({asked}) is greater than the derived max_model_len "
-        f"(max_position_embeddings={float(shape.max_positions)} or model_max_length=None in model's config.json). To allow "
-        "overriding this maximum, set the env var VLLM_ALLOW_LONG_MAX_MODEL_LEN=1. VLLM_ALLOW_LONG_MAX_MODEL_LEN must be "
+        f"(max_position_embeddings={float(shape.max_positions)} or model_max_length=None in model's "
+        f"config.json). To allow "
+        "overriding this maximum, set the env var VLLM_ALLOW_LONG_MAX_MODEL_LEN=1. "
+        "VLLM_ALLOW_LONG_MAX_MODEL_LEN must be "
         "used with extreme caution. If the model uses relative position encoding (RoPE), positions exceeding "
-        "derived_max_model_len lead to nan. If the model uses absolute position encoding, positions exceeding "
+        "derived_max_model_len lead to nan. If the model uses absolute position encoding, positions "
+        "exceeding "
         "derived_max_model_len will cause a CUDA array out-of-bounds error.",
     )
 
@@ -85,8 +100,10 @@ def check_parallel(shape: ModelShape, arguments: ServeArguments, *, gpus: int | 
     if gpus is not None and arguments.world_size > gpus:
         return _validation_error(
             "VllmConfig",
-            f"World size ({arguments.world_size}) is larger than the number of available GPUs ({gpus}) in this node. If this "
-            "is intentional and you are using: - ray, set '--distributed-executor-backend ray'. - multiprocessing, set "
+            f"World size ({arguments.world_size}) is larger than the number of available GPUs ({gpus}) in "
+            f"this node. If this "
+            "is intentional and you are using: - ray, set '--distributed-executor-backend ray'. - "
+            "multiprocessing, set "
             "'--nnodes' appropriately.",
         )
     return None
@@ -99,8 +116,10 @@ def check_free_memory(
     if free >= requested:
         return None
     return StartError(
-        f"Free memory on device cuda:{device} ({format_gib(free)}/{format_gib(total)} GiB) on startup is less than desired GPU "
-        f"memory utilization ({utilization}, {format_gib(requested)} GiB). Decrease GPU memory utilization or reduce GPU "
+        f"Free memory on device cuda:{device} ({format_gib(free)}/{format_gib(total)} GiB) on startup is "
+        f"less than desired GPU "
+        f"memory utilization ({utilization}, {format_gib(requested)} GiB). Decrease GPU memory utilization "
+        f"or reduce GPU "
         "memory used by other processes.",
         where="engine",
         function="request_memory",
@@ -113,8 +132,10 @@ def check_profiling(*, free_before: int, free_after: int) -> StartError | None:
         return None
     return StartError(
         f"Error in memory profiling. Initial free memory {format_gib(free_before)} GiB, current free memory "
-        f"{format_gib(free_after)} GiB. This happens when other processes sharing the same container release GPU memory "
-        "while vLLM is profiling during initialization. To fix this, ensure consistent GPU memory allocation or isolate "
+        f"{format_gib(free_after)} GiB. This happens when other processes sharing the same container "
+        f"release GPU memory "
+        "while vLLM is profiling during initialization. To fix this, ensure consistent GPU memory "
+        "allocation or isolate "
         "vLLM in its own container.",
         where="engine",
         kind="AssertionError",
@@ -125,7 +146,8 @@ def check_profiling(*, free_before: int, free_after: int) -> StartError | None:
 def check_kv_cache(*, available: int, token_bytes: int, max_model_len: int) -> StartError | None:
     if available <= 0:
         return StartError(
-            "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine. "
+            "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when "
+            "initializing the engine. "
             "See https://docs.vllm.ai/en/latest/configuration/conserving_memory/ for more details.",
             where="core",
             function="check_enough_kv_cache_memory",
@@ -135,9 +157,12 @@ def check_kv_cache(*, available: int, token_bytes: int, max_model_len: int) -> S
         return None
     longest = available // (token_bytes * BLOCK_SIZE) * BLOCK_SIZE
     return StartError(
-        f"To serve at least one request with the model's max seq len ({max_model_len}), ({format_gib(needed)} GiB KV cache is "
-        f"needed, which is larger than the available KV cache memory ({format_gib(available)} GiB). Based on the available "
-        f"memory, the estimated maximum model length is {longest}. Try increasing `gpu_memory_utilization` or decreasing "
+        f"To serve at least one request with the model's max seq len ({max_model_len}), "
+        f"({format_gib(needed)} GiB KV cache is "
+        f"needed, which is larger than the available KV cache memory ({format_gib(available)} GiB). Based "
+        f"on the available "
+        f"memory, the estimated maximum model length is {longest}. Try increasing `gpu_memory_utilization` "
+        f"or decreasing "
         "`max_model_len` when initializing the engine.",
         where="core",
         function="check_enough_kv_cache_memory",
@@ -146,8 +171,10 @@ def check_kv_cache(*, available: int, token_bytes: int, max_model_len: int) -> S
 
 def refuse_out_of_memory(*, wanted: int, free: int, total: int, device: int) -> StartError:
     return StartError(
-        f"CUDA out of memory. Tried to allocate {format_gib(wanted)} GiB. GPU {device} has a total capacity of "
-        f"{format_gib(total)} GiB of which {format_gib(free)} GiB is free. See documentation for Memory Management  "
+        f"CUDA out of memory. Tried to allocate {format_gib(wanted)} GiB. GPU {device} has a total "
+        f"capacity of "
+        f"{format_gib(total)} GiB of which {format_gib(free)} GiB is free. See documentation for Memory "
+        f"Management  "
         "(https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)",
         where="engine",
         kind="torch.OutOfMemoryError",

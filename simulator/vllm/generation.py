@@ -13,10 +13,26 @@ if TYPE_CHECKING:
 
     from simulator.vllm.instance import Instance
 
-WORDS = (
-    " the", " fleet", " answers", " with", " simulated", " tokens", " from", " a", " stand", "-in", ",", " one", " after",
-    " another", " until", " its", " limit", ".",
-)  # fmt: skip
+WORDS = tuple(
+    f" {word}"
+    for word in [
+        "the",
+        "fleet",
+        "answers",
+        "with",
+        "simulated",
+        "tokens",
+        "from",
+        "a",
+        "stand-in,",
+        "one",
+        "after",
+        "another",
+        "until",
+        "its",
+        "limit.",
+    ]
+)
 
 
 class EngineDeadError(Exception):
@@ -51,10 +67,14 @@ def count_tokens(text: str) -> int:
 
 
 async def produce(instance: Instance, generation: Generation) -> AsyncIterator[str]:
-    """The tokens, one by one, at the pace of timings.json. EngineDeadError where the engine goes; waits where it hangs."""
+    """Give the tokens one by one, at the pace of timings.json; wait where the engine hangs.
+
+    EngineDeadError where it goes.
+    """
     metrics, timings = instance.metrics, instance.timings
     began = time.monotonic()
     await _wait_for_engine(instance)
+    instance.stats.wake()
     metrics.running += 1
     metrics.cached_tokens += generation.prompt_tokens
     instance.mark_busy(True)
@@ -91,7 +111,10 @@ async def produce(instance: Instance, generation: Generation) -> AsyncIterator[s
 
 
 async def _wait_for_engine(instance: Instance) -> None:
-    """Go on where the engine works. A SIGTERM leaves open answers hanging until their client goes (measured, 0.32.0)."""
+    """Go on where the engine works.
+
+    A SIGTERM leaves open answers hanging until their client goes (measured, vLLM 0.32.0).
+    """
     while not instance.answers or instance.aborted.is_set():
         if instance.engine_dead.is_set() and not instance.aborted.is_set():
             raise EngineDeadError
@@ -113,7 +136,7 @@ def _fingerprint(instance: Instance) -> str:
 
 
 async def generate_whole(instance: Instance, generation: Generation) -> dict[str, Any]:
-    """The body of a completion or chat completion that is not streamed."""
+    """Give the body of a completion or chat completion that is not streamed."""
     text = "".join([piece async for piece in produce(instance, generation)])
     choice: dict[str, Any] = {"index": 0}
     if generation.chat:

@@ -1,4 +1,4 @@
-"""A small HTTP/1.1 server on a socket that is bound already: keep-alive, Content-Length bodies, chunked answers.
+"""A small HTTP/1.1 server on a socket that is bound already: keep-alive, Content-Length, chunked answers.
 
 Only what vLLM's clients need. A request is handed to one coroutine; an answer is whole or a stream of pieces.
 """
@@ -87,7 +87,8 @@ class HttpServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
-        assert task is not None
+        if task is None:
+            raise RuntimeError("a connection is served in a task")
         self._tasks.add(task)
         self._writers.add(writer)
         try:

@@ -1,4 +1,4 @@
-"""One running `vllm serve`: its processes, its reactions to signals and deaths, its life until the exit status.
+"""One running `vllm serve`: its processes, its reactions to signals and deaths, until the exit status.
 
 Everything here runs in the fleet's event loop; machine callbacks come from other threads and are handed over.
 """
@@ -16,6 +16,7 @@ from simulator.vllm.arguments import ServeArguments
 from simulator.vllm.log import LogWriter
 from simulator.vllm.metrics import Metrics
 from simulator.vllm.signals import Effect, Stage, choose_effect
+from simulator.vllm.stats import StatsLine
 from simulator.vllm.timings import Timings
 from simulator.vllm.tree import Tree
 
@@ -79,6 +80,7 @@ class Instance:
         self.socket: socket.socket | None = None
         self.http: HttpServer | None = None
         self.metrics = Metrics()
+        self.stats = StatsLine(self)
         self.max_model_len = 0
         self.started = False
         self.engine_dead = asyncio.Event()
@@ -103,14 +105,25 @@ class Instance:
         return task
 
     async def sleep(self, seconds: float) -> None:
-        """Time of the start-up; stands still while the engine (or, before it, the API server) is stopped or wedged."""
+        """Let start-up time pass; it stands still while engine or API server are stopped, or wedged."""
         await asyncio.sleep(seconds)
-        while self.wedged or any(process.stopped for process in (self.tree.engine, self.tree.api) if process):
-            await asyncio.sleep(0.02)
+        while self._stands_still():
+            await self.pause()
+
+    async def write_over(self, pieces: list[str], seconds: float) -> None:
+        """Write pieces one after another over a duration."""
+        for piece in pieces:
+            await self.sleep(seconds / len(pieces))
+            self.log.write(piece)
+        if not pieces:
+            await self.sleep(seconds)
+
+    def _stands_still(self) -> bool:
+        return self.wedged or any(each.stopped for each in (self.tree.engine, self.tree.api) if each)
 
     @staticmethod
     async def pause() -> None:
-        """How often something that stands still looks whether it may go on."""
+        """Wait a moment: how often something that stands still looks whether it may go on."""
         await asyncio.sleep(0.02)
 
     # -- signals
@@ -142,7 +155,7 @@ class Instance:
             self.run_task(self._leave_engine)
 
     def _swallow(self) -> None:
-        """The first TERM during the start does nothing but wedge it where EngineCore has no title yet; the second ends it."""
+        """Swallow the first TERM of a start (wedged where EngineCore has no title yet); end at the second."""
         self.swallowed += 1
         engine = self.tree.engine
         if self.swallowed == 1:
@@ -156,11 +169,12 @@ class Instance:
         self.end(exit_code=0)
 
     async def _shut_down(self) -> None:
-        """SIGTERM while serving: engine and workers first, the API server when the last open answer has gone."""
+        """Leave at SIGTERM: engine and workers first, the API server when the last open answer has gone."""
         self.log.write_section("shutdown_begin")
         for worker in self.tree.workers:
             self.log.write(
-                f"(APIServer) WARNING [system_utils.py:225] [shutdown] force killing sub process {worker.title} pid {worker.pid}\n"
+                f"(APIServer) WARNING [system_utils.py:225] [shutdown] force killing sub process "
+                f"{worker.title} pid {worker.pid}\n"
             )
         self.aborted.set()
         if self.http is not None:
@@ -200,7 +214,7 @@ class Instance:
             self.log.close()
 
     def _on_api_gone(self) -> None:
-        """The port is free at once; children live on with parent 1 and keep their memory."""
+        """Free the port at once; children live on with parent 1 and keep their memory."""
         if self.http is not None:
             self.http.abort()
         elif self.socket is not None:
@@ -238,7 +252,8 @@ class Instance:
         for worker in self.tree.workers:
             if not worker.gone:
                 self.log.write(
-                    f"(Worker pid={worker.pid}) INFO [multiproc_executor.py:843] Parent process exited, terminating worker queues\n"
+                    f"(Worker pid={worker.pid}) INFO [multiproc_executor.py:843] Parent process exited, "
+                    f"terminating worker queues\n"
                 )
                 self.machine.finish(worker, exit_code=0)
 
@@ -289,7 +304,7 @@ class Instance:
             self._startup.cancel()
 
     def cancel(self) -> None:
-        """The fleet stops: no more tasks, no more sockets, nothing said."""
+        """End with the fleet: no more tasks, no more sockets, nothing said."""
         for task in tuple(self._tasks):
             task.cancel()
         self._on_api_gone()

@@ -1,4 +1,4 @@
-"""Log lines of the stand-in: templates recorded from real starts, filled in and written to the launch's file."""
+"""Log lines of the stand-in: templates recorded from real starts, filled in, written to the launch's file."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def stamp(line: str, *, pids: Mapping[str, tuple[str, int]], at: datetime) -> st
 
 
 def draw_bar(line: str) -> Iterator[str]:
-    """Pieces of a tqdm bar for `~[(Process) ]Label:|COUNT|SUFFIX`: the first opens the line, the others begin with CR."""
+    """Draw a bar for `~[(Process) ]Label:|COUNT|SUFFIX`: the first opens the line, others begin with CR."""
     label, count_text, suffix = line[1:].split("|")
     count = max(1, int(count_text))
     bare = PREFIXED.match(label)
@@ -75,7 +75,7 @@ class LogWriter:
         return self._template.get(section, [])
 
     def pieces(self, section: str, **extra: str) -> list[str]:
-        """What to write for a section, one piece after another; bars in several."""
+        """Give what to write for a section, one piece after another; bars in several."""
         values = {**self.values, **extra}
         result: list[str] = []
         for raw in self.lines(section):

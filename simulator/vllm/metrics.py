@@ -14,56 +14,93 @@ from simulator.vllm.versions import is_at_least
 if TYPE_CHECKING:
     from simulator.vllm.arguments import ServeArguments
 
-LATENCY = (
-    0.3,
-    0.5,
-    0.8,
-    1.0,
-    1.5,
-    2.0,
-    2.5,
-    5.0,
-    10.0,
-    15.0,
-    20.0,
-    30.0,
-    40.0,
-    50.0,
-    60.0,
-    120.0,
-    240.0,
-    480.0,
-    960.0,
-    1920.0,
-    7680.0,
+LATENCY = tuple(
+    map(
+        float,
+        [
+            "0.3",
+            "0.5",
+            "0.8",
+            "1",
+            "1.5",
+            "2",
+            "2.5",
+            "5",
+            "10",
+            "15",
+            "20",
+            "30",
+            "40",
+            "50",
+            "60",
+            "120",
+            "240",
+            "480",
+            "960",
+            "1920",
+            "7680",
+        ],
+    )
 )
-FIRST_TOKEN = (
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,
-    640.0, 2560.0,
-)  # fmt: skip
-BETWEEN = (
-    0.01,
-    0.025,
-    0.05,
-    0.075,
-    0.1,
-    0.15,
-    0.2,
-    0.3,
-    0.4,
-    0.5,
-    0.75,
-    1.0,
-    2.5,
-    5.0,
-    7.5,
-    10.0,
-    20.0,
-    40.0,
-    80.0,
+FIRST_TOKEN = tuple(
+    map(
+        float,
+        [
+            "0.001",
+            "0.005",
+            "0.01",
+            "0.02",
+            "0.04",
+            "0.06",
+            "0.08",
+            "0.1",
+            "0.25",
+            "0.5",
+            "0.75",
+            "1",
+            "2.5",
+            "5",
+            "7.5",
+            "10",
+            "20",
+            "40",
+            "80",
+            "160",
+            "640",
+            "2560",
+        ],
+    )
 )
-TOKENS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0)
-STEPS = (1.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
+BETWEEN = tuple(
+    map(
+        float,
+        [
+            "0.01",
+            "0.025",
+            "0.05",
+            "0.075",
+            "0.1",
+            "0.15",
+            "0.2",
+            "0.3",
+            "0.4",
+            "0.5",
+            "0.75",
+            "1",
+            "2.5",
+            "5",
+            "7.5",
+            "10",
+            "20",
+            "40",
+            "80",
+        ],
+    )
+)
+TOKENS = tuple(map(float, ["1", "2", "5", "10", "20", "50", "100", "200", "500", "1000", "2000", "5000"]))
+STEPS = tuple(
+    map(float, ["1", "8", "16", "32", "64", "128", "256", "512", "1024", "2048", "4096", "8192", "16384"])
+)
 REASONS = ("stop", "length", "abort", "error", "repetition")
 
 
@@ -135,7 +172,7 @@ class Metrics:
         self.http[key] = self.http.get(key, 0) + 1
 
     def render(self, *, model: str, version: str) -> str:
-        """The whole page in Prometheus' text form."""
+        """Give the whole page in Prometheus' text form."""
         labels = f'engine="0",model_name="{model}"'
         usage = self.cached_tokens / self.cache_tokens if self.cache_tokens else 0.0
         lines: list[str] = []
@@ -168,7 +205,8 @@ class Metrics:
             counter("admission_rejections", "Requests refused at admission.", 0)
         lines.append("# TYPE vllm:request_success_total counter")
         lines += [
-            f'vllm:request_success_total{{engine="0",finished_reason="{reason}",model_name="{model}"}} {float(count)}'
+            f'vllm:request_success_total{{engine="0",finished_reason="{reason}",'
+            f'model_name="{model}"}} {float(count)}'
             for reason, count in self.finished.items()
         ]
         for name, histogram in self.histograms.items():

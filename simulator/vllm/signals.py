@@ -1,7 +1,7 @@
 """What each process of an instance does at each signal, as a table.
 
-Measured on vLLM 0.32.0 (CPU build) and 0.25.1 (H200); SIGKILL, SIGSTOP and SIGCONT are the kernel's and stand here only
-for what the *others* do afterwards.
+Measured on vLLM 0.32.0 (CPU build) and 0.25.1 (H200). SIGKILL, SIGSTOP and SIGCONT are the kernel's: what the
+*others* do after a death is in instance.py.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ REACTIONS = (
 
 
 def choose_effect(*, role: str, stage: Stage, number: int) -> Effect:
-    """The row that matches; IGNORE where none does (SIGCHLD, SIGUSR1 …)."""
+    """Find the row that matches; IGNORE where none does (SIGCHLD, SIGUSR1 …)."""
     for row in REACTIONS:
         if row.role == role and row.stage in (None, stage) and number in row.signals:
             return row.effect

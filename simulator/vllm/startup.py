@@ -1,68 +1,31 @@
-"""The start of an instance, phase by phase: log lines, processes, device memory, port.
+"""The start of an instance: API server first, then the engine (engine_start), then the port.
 
 Order and texts as vLLM 0.25.1 and 0.32.0 have them; durations from timings.json.
 """
 
 from __future__ import annotations
 
-import asyncio
 import errno
-import json
 import secrets
 import socket
-import time
-from dataclasses import dataclass
+import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from simulator.devices import GIB, OutOfDeviceMemoryError
 from simulator.vllm import checks
 from simulator.vllm.api import Api
 from simulator.vllm.arguments import ArgumentError, parse_serve
 from simulator.vllm.checks import StartError
+from simulator.vllm.engine_start import EngineStart
 from simulator.vllm.http_server import HttpServer
-from simulator.vllm.model import (
-    BLOCK_SIZE,
-    ModelShape,
-    compute_kv_blocks,
-    compute_kv_token_bytes,
-    compute_requested,
-    format_gib,
-)
+from simulator.vllm.model_files import Model, read_model
 from simulator.vllm.signals import Stage
-from simulator.vllm.tree import worker_name
 from simulator.vllm.versions import is_at_least
 
 if TYPE_CHECKING:
     from simulator.vllm.instance import Instance
 
-EVERYWHERE = frozenset({"", "0.0.0.0", "::", "localhost", "127.0.0.1", "::1"})
-CPU_DEFAULT_KV = 4 * GIB
-
-
-@dataclass(frozen=True)
-class Model:
-    """A model directory as the loader finds it."""
-
-    shape: ModelShape
-    weight_bytes: int
-    shards: int
-    dtype: str
-
-
-def read_model(path: str, *, load_format: str) -> Model:
-    """StartError where vLLM could not read it."""
-    directory = Path(path)
-    if not (directory / "config.json").is_file():
-        raise checks.refuse_missing_model(path) if path.startswith("/") else checks.refuse_offline_hub()
-    config: dict[str, Any] = json.loads((directory / "config.json").read_text("utf-8"))
-    files = sorted(directory.glob("*.safetensors"))
-    return Model(
-        shape=ModelShape.from_config(config),
-        weight_bytes=sum(file.stat().st_size for file in files),
-        shards=len(files) if load_format != "dummy" else 0,
-        dtype=str(config.get("torch_dtype") or "bfloat16"),
-    )
+EVERYWHERE = frozenset({"", "0.0.0.0", "::", "localhost", "127.0.0.1", "::1"})  # noqa: S104 - names of an option
 
 
 class Startup:
@@ -72,10 +35,6 @@ class Startup:
         self.instance = instance
         self.log = instance.log
         self.timings = instance.timings
-        self.began = 0.0
-        self.compile_seconds = 0.0
-        self.free_before: list[int] = []
-        self.weights = 0  # bytes on each rank
 
     async def run(self) -> None:
         instance = self.instance
@@ -87,8 +46,9 @@ class Startup:
         except StartError as failure:
             self._write_failure(failure)
             instance.end(exit_code=1)
-        except asyncio.CancelledError:
-            raise
+        except Exception:  # noqa: BLE001 - the one broad place: a fault of the stand-in must not look like a hang
+            self.log.write(f"simulator fault:\n{traceback.format_exc()}")
+            instance.end(exit_code=1)
 
     async def _start(self) -> None:
         instance = self.instance
@@ -102,16 +62,8 @@ class Startup:
         await instance.sleep(self.timings.phase("arguments"))
         model = await self._configure()
         instance.stage = Stage.STARTING
-        await self._spawn(model)
-        self.began = time.monotonic()
-        await self._join(model)
-        await self._load(model)
-        await self._compile()
-        await self._make_cache(model)
-        await self._capture()
+        await EngineStart(instance).run(model)
         await self._listen()
-
-    # -- API server, before there is an engine
 
     def _set_values(self) -> None:
         instance, arguments = self.instance, self.instance.arguments
@@ -148,7 +100,7 @@ class Startup:
         sock.setblocking(False)
         try:
             if address != instance.around.address:
-                raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+                raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")  # noqa: TRY301 - as bind()
             sock.bind((address, arguments.port))
         except OSError as error:
             sock.close()
@@ -182,213 +134,10 @@ class Startup:
         instance.gpus = instance.gpus[: arguments.world_size]
         return model
 
-    # -- engine and workers
-
-    async def _spawn(self, model: Model) -> None:
-        instance = self.instance
-        arguments = instance.arguments
-        engine = instance.tree.spawn_engine(instance.watch)
-        self.log.pids["EngineCore"] = ("EngineCore", engine.pid)
-        self.log.values["engine_pid"] = str(engine.pid)
-        before_title = self.timings.scaled("engine_title_after")
-        await instance.sleep(before_title)
-        instance.tree.title(engine, "EngineCore", rss=self.timings.rss("engine_core"))
-        self.log.silent = instance.fault == "silent"
-        if instance.fault == "silent":
-            await asyncio.Event().wait()
-        await instance.sleep(max(0.0, self.timings.phase("engine_imports") - before_title))
-        self.log.write_section("engine")
-        if arguments.world_size > 1 or not instance.machine.gpus:
-            instance.tree.spawn_workers(arguments.world_size, instance.watch)
-            await instance.sleep(before_title)
-            instance.tree.title_workers(arguments)
-
-    def _rank_pieces(self, section: str, **extra: str) -> list[str]:
-        """A section once per rank, each under its own process's name."""
-        pieces: list[str] = []
-        for index, process in enumerate(self.instance.tree.ranks):
-            stage, rank = divmod(index, self.instance.arguments.tensor_parallel)
-            name = worker_name(self.instance.arguments, index) if self.instance.tree.workers else "EngineCore"
-            label = f"Rank{index}"
-            self.log.pids[label] = (name, process.pid)
-            values = {"rank": str(index), "pp_rank": str(stage), "tp_rank": str(rank), **extra}
-            pieces += [
-                piece.replace("(Rank)", f"({label})", 1) if "(Rank)" in piece else piece
-                for piece in self.log.pieces(section, **values)
-                if index == 0 or ("(Rank)" in piece and not _is_bar(piece))
-            ]
-        return pieces
-
-    async def _spread(self, pieces: list[str], seconds: float) -> None:
-        """Write pieces one after another over a duration."""
-        for piece in pieces:
-            await self.instance.sleep(seconds / len(pieces))
-            self.log.write(piece)
-        if not pieces:
-            await self.instance.sleep(seconds)
-
-    async def _join(self, model: Model) -> None:
-        """Process group, CUDA context, memory snapshot and the check of free memory."""
-        instance = self.instance
-        pieces = self._rank_pieces("distributed")
-        if instance.arguments.world_size > 1:
-            pieces += self._rank_pieces("nccl")
-        pieces += self._rank_pieces("assigned")
-        await self._spread(pieces, self.timings.phase("distributed"))
-        utilization = instance.arguments.utilization
-        self._allocate("context")
-        with instance.machine.lock:
-            self.free_before = [gpu.free for gpu in instance.gpus]
-        for index, (gpu, free) in enumerate(zip(instance.gpus, self.free_before, strict=True)):
-            requested = compute_requested(total=gpu.usable, utilization=utilization)
-            if failure := checks.check_free_memory(
-                device=index, free=free, total=gpu.usable, requested=requested, utilization=utilization
-            ):
-                raise failure
-
-    def _allocate(self, what: str, size: int | None = None) -> None:
-        """The same number of bytes on each rank's device, or CUDA's out-of-memory words."""
-        instance = self.instance
-        wanted = self.timings.memory(what) if size is None else size
-        for index, (gpu, process) in enumerate(zip(instance.gpus, instance.tree.ranks, strict=False)):
-            if process.gone:
-                continue
-            try:
-                with instance.machine.lock:
-                    gpu.allocate(pid=process.pid, size=wanted)
-            except OutOfDeviceMemoryError as error:
-                raise checks.refuse_out_of_memory(
-                    wanted=error.wanted, free=error.free, total=gpu.usable, device=index
-                ) from None
-        if not instance.gpus:
-            for process in instance.tree.workers:
-                process.rss += wanted // 4 if what == "context" else wanted
-
-    async def _load(self, model: Model) -> None:
-        instance = self.instance
-        seconds = self.timings.load(model.weight_bytes)
-        if instance.fault == "slow_load":
-            seconds *= 10
-        share = model.weight_bytes // max(1, instance.arguments.world_size)
-        available = instance.machine.memory()[1]
-        values = {
-            "shards": str(model.shards),
-            "weights_gib": format_gib(share),
-            "weights_s": f"{self.timings.measured(seconds) * 0.7:.2f}",
-            "load_s": f"{self.timings.measured(seconds):.6f}",
-            "free_gib": format_gib(available),
-        }
-        await self._spread(self._rank_pieces("load", **values), seconds * 0.2)
-        if instance.fault == "out_of_memory":
-            free = instance.gpus[0].free if instance.gpus else available
-            total = instance.gpus[0].usable if instance.gpus else instance.machine.memory_total
-            raise checks.refuse_out_of_memory(wanted=share, free=min(free, share // 3), total=total, device=0)
-        if model.shards == 0 and instance.arguments.load_format != "dummy":
-            raise checks.refuse_missing_weights(instance.arguments.model)
-        if model.shards:
-            await self._spread(self._rank_pieces("shards", **values), seconds * 0.7)
-            self._write(self._rank_pieces("weights", **values))
-        self._allocate("weights", share)
-        await self._spread(self._rank_pieces("loaded", **values), seconds * 0.1)
-        if instance.fault == "crash":
-            instance.machine.finish(instance.tree.ranks[0], exit_signal=11)
-            await asyncio.Event().wait()
-        self.weights = share
-
-    def _write(self, pieces: list[str]) -> None:
-        for piece in pieces:
-            self.log.write(piece)
-
-    async def _compile(self) -> None:
-        instance, arguments = self.instance, self.instance.arguments
-        if arguments.enforce_eager:
-            return
-        key = f"{arguments.model} {arguments.tensor_parallel}"
-        phase = "compile_warm" if key in instance.around.compiled else "compile_cold"
-        self.compile_seconds = self.timings.phase(phase)
-        total = self.timings.measured(self.compile_seconds)
-        pieces = self._rank_pieces(
-            phase, dynamo_s=f"{total * 0.26:.2f}", graph_s=f"{total * 0.5:.2f}", compile_s=f"{total:.2f}"
-        )
-        await self._spread(pieces, self.compile_seconds)
-        instance.around.compiled.add(key)
-
-    async def _make_cache(self, model: Model) -> None:
-        """Profile, compute the KV cache of every rank, take it, and say how many tokens it holds."""
-        instance, arguments = self.instance, self.instance.arguments
-        self._allocate("activations")
-        await instance.sleep(self.timings.phase("profile"))
-        token_bytes = compute_kv_token_bytes(
-            shape=model.shape,
-            kv_cache_dtype=arguments.kv_cache_dtype,
-            tensor_parallel=arguments.tensor_parallel,
-            pipeline_parallel=arguments.pipeline_parallel,
-        )
-        available = self._find_available()
-        pinned = arguments.kv_cache_memory is not None
-        _, memory = instance.machine.memory()
-        self._write(
-            self._rank_pieces(
-                "pinned" if pinned else "profile",
-                kv_gib=format_gib(available),
-                free_gib=format_gib(min(self.free_before, default=memory)),
-                total_gib=format_gib(instance.machine.memory_total / 2),
-            )
-        )
-        if failure := checks.check_kv_cache(
-            available=available, token_bytes=token_bytes, max_model_len=instance.max_model_len
-        ):
-            raise failure
-        blocks = compute_kv_blocks(available=available, token_bytes=token_bytes)
-        self._allocate("kv_cache", blocks * BLOCK_SIZE * token_bytes)
-        tokens = blocks * BLOCK_SIZE
-        self.log.write_section(
-            "kv_cache", kv_tokens=f"{tokens:,}", concurrency=f"{tokens / instance.max_model_len:.2f}"
-        )
-        instance.metrics.set_cache(blocks=blocks, arguments=arguments, max_model_len=instance.max_model_len)
-        await instance.sleep(self.timings.phase("kv_cache"))
-
-    def _find_available(self) -> int:
-        """Bytes for the KV cache, the least of all ranks; others' growth since the snapshot is taken for ours, as in vLLM."""
-        instance, arguments = self.instance, self.instance.arguments
-        if arguments.kv_cache_memory is not None:
-            return arguments.kv_cache_memory
-        if not instance.gpus:
-            return int(float(instance.env.get("VLLM_CPU_KVCACHE_SPACE", CPU_DEFAULT_KV / GIB)) * GIB)
-        found = []
-        for gpu, before in zip(instance.gpus, self.free_before, strict=True):
-            own = self.weights + self.timings.memory("activations")
-            if failure := checks.check_profiling(free_before=before, free_after=gpu.free):
-                raise failure
-            others = max(0, (before - gpu.free) - own)
-            found.append(
-                compute_requested(total=gpu.usable, utilization=arguments.utilization) - own - others
-            )
-        return min(found)
-
-    async def _capture(self) -> None:
-        instance = self.instance
-        if not instance.arguments.enforce_eager and instance.gpus:
-            seconds = self.timings.phase("graphs")
-            await self._spread(self._rank_pieces("graphs"), seconds)
-            self._allocate("graphs")
-            self._write(
-                self._rank_pieces(
-                    "graphs_done",
-                    graphs_s=f"{self.timings.measured(seconds):.0f}",
-                    graphs_gib=format_gib(self.timings.memory("graphs")),
-                )
-            )
-        await instance.sleep(self.timings.phase("warmup"))
-        init = self.timings.measured(time.monotonic() - self.began)
-        compiled = self.timings.measured(self.compile_seconds)
-        self._write(self._rank_pieces("warmup", init_s=f"{init:.2f}", compile_s=f"{compiled:.2f}"))
-
     async def _listen(self) -> None:
         instance = self.instance
-        await self._spread(self.log.pieces("http"), self.timings.phase("http"))
-        assert instance.socket is not None
-        if instance.tree.api.gone:
+        await self.instance.write_over(self.log.pieces("http"), self.timings.phase("http"))
+        if instance.tree.api.gone or instance.socket is None:
             return  # EngineCore became ready as an orphan: nobody serves it
         server = HttpServer(handle=Api(instance).handle, log=self._access)
         try:
@@ -427,7 +176,7 @@ class Startup:
                 "Traceback (most recent call last):",
                 f"{failure.kind}: {failure.text}",
             ):
-                self._write([f"(Rank0) ERROR [{source}] {line}\n"])
+                self.log.write(f"(Rank0) ERROR [{source}] {line}\n")
             values |= {
                 "error_type": "Exception",
                 "error": "WorkerProc initialization failed due to an exception in a background process. "
@@ -435,7 +184,3 @@ class Startup:
             }
         self.log.write_section("engine_failed", **values)
         self.log.write_section("failed_start", **values)
-
-
-def _is_bar(piece: str) -> bool:
-    return piece.startswith("\r") or "%|" in piece or "% Completed" in piece

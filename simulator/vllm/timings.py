@@ -1,4 +1,4 @@
-"""Durations and sizes of the stand-in, from timings.json: one table, calibrated from recordings, divided by a speed."""
+"""Durations and sizes of the stand-in: one table (timings.json) from recordings, divided by a speed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Timings:
         return seconds / self.speed
 
     def measured(self, seconds: float) -> float:
-        """What a log line would say of a duration that was lived through faster."""
+        """Give what a log line would say of a duration that was lived through faster."""
         return seconds * self.speed
 
     def memory(self, name: str) -> int:

@@ -13,13 +13,16 @@ if TYPE_CHECKING:
     from simulator.vllm.arguments import ServeArguments
     from simulator.vllm.timings import Timings
 
-SPAWNED = "-c from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=32, pipe_handle=34) --multiprocessing-fork"
+SPAWNED = (
+    "-c from multiprocessing.spawn import spawn_main; "
+    "spawn_main(tracker_fd=32, pipe_handle=34) --multiprocessing-fork"
+)
 TRACKER = "-B -c from multiprocessing.resource_tracker import main;main(32)"
 
 
 @dataclass
 class Tree:
-    """API server, resource tracker, EngineCore and workers. `ranks` are the processes that hold device memory."""
+    """API server, resource tracker, EngineCore and workers; `ranks` are those that hold device memory."""
 
     machine: Machine
     timings: Timings
@@ -72,7 +75,8 @@ class Tree:
 
     def spawn_workers(self, count: int, watch: Callable[[SimulatedProcess], None]) -> None:
         """Workers of a world larger than one (always one on a CPU), with the segments they share."""
-        assert self.engine is not None
+        if self.engine is None:
+            raise RuntimeError("workers are children of EngineCore")
         for _ in range(count):
             worker = self._child(title=f"{self.python} {SPAWNED}", parent=self.engine, rss=120 << 20)
             self.workers.append(worker)
@@ -96,7 +100,7 @@ class Tree:
             self.title(worker, worker_name(arguments, index), rss=self.timings.rss("worker"))
 
     def finish_tracker(self) -> None:
-        """Nobody holds its pipe any more: it cleans the queues of its instance and ends. vllm_dist_* stay, as measured."""
+        """Let the tracker clean the queues and end: nobody holds its pipe. vllm_dist_* stay, as measured."""
         if self.tracker is None or self.tracker.gone:
             return
         with self.machine.lock:

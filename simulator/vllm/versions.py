@@ -19,12 +19,12 @@ def is_at_least(version: str, wanted: str) -> bool:
 
 
 def choose_template(version: str, *, has_gpu: bool) -> str:
-    """Log template of a version. 0.32 is recorded on a CPU only, 0.25 on a GPU only; the nearest serves the rest."""
+    """Choose the log template: 0.32 is recorded on a CPU, 0.25 on a GPU only; the nearest serves the rest."""
     if is_at_least(version, "0.32"):
         return "gpu-0.32" if has_gpu else "cpu-0.32"
     return "gpu-0.25" if has_gpu else "cpu-0.32"
 
 
 def prefixes_everything(version: str) -> bool:
-    """Through 0.31 stdout and stderr are patched, so uvicorn, tqdm and tracebacks carry the prefix; since 0.32 only log records do."""
+    """Tell whether uvicorn, tqdm and tracebacks carry the prefix: through 0.31; later only log records do."""
     return not is_at_least(version, "0.32")

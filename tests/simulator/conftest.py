@@ -8,7 +8,6 @@ import json
 import os
 import socket
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,11 +15,13 @@ import pytest
 from hosts.agent.status_file import Status, read_status
 from hosts.agent.system import StartRequest
 from simulator.fleet import Fleet, SimulatedHost, simulated_fleet, wait_for
-from simulator.machine import SimulatedProcess
 from simulator.spec import CPU_VLLM, QWEN3, HostSpec, InstallationSpec, ModelSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
+
+    from simulator.machine import SimulatedProcess
 
 SPEED = 60.0
 NEW_VLLM = InstallationSpec(name="vllm-new", version="0.32.0")
@@ -30,6 +31,8 @@ HOSTS = (
     HostSpec(name="h200", gpus=("H200",), models=(QWEN3, NO_WEIGHTS), memory=512 << 30),
     HostSpec(name="cpu-box", installations=(CPU_VLLM,), models=(QWEN3,), password="hunter2"),
     HostSpec(name="no-python", python=False, installations=(), models=()),
+    HostSpec(name="old-python", old_python="3.6.8", installations=(), models=()),
+    HostSpec(name="nfs-home", filesystem="nfs4", models=(QWEN3,)),
 )
 _numbers = itertools.count(1)
 

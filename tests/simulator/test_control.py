@@ -81,7 +81,8 @@ class TestCommand:
         network = str(100 + (os.getpid() + 51) % 100)
         script = (
             "import subprocess, sys, time\n"
-            f"p = subprocess.Popen([sys.executable, '-m', 'simulator', '--dir', {str(tmp_path)!r}, '--preset', 'one',"
+            f"p = subprocess.Popen([sys.executable, '-m', 'simulator', '--dir', {str(tmp_path)!r}, "
+            f"'--preset', 'one',"
             f" '--port-base', '0', '--network', '{network}'], stdout=subprocess.PIPE)\n"
             "p.stdout.readline(); print(p.pid, flush=True); time.sleep(60)\n"
         )

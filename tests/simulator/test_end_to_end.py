@@ -157,6 +157,20 @@ class TestSignIn:
             open_agent("no-python")
         assert refused.value.code == "NO_PYTHON"
 
+    def test_names_a_python_that_is_too_old(self, open_agent):
+        with pytest.raises(AgentRefused) as refused:
+            open_agent("old-python")
+        assert refused.value.code == "PYTHON_TOO_OLD"
+        assert "3.6.8" in refused.value.message
+
+    def test_refuses_a_state_root_on_a_network_file_system(self, fleet, open_agent, find_free_port):
+        host, session = fleet["nfs-home"], open_agent("nfs-home")
+        with pytest.raises(AgentRefused) as refused:
+            session.request(
+                "launch", launch_args(host, "e2e-nfs", find_free_port(host)), fence=FENCE, timeout=20
+            )
+        assert refused.value.code == "STATE_ROOT_NOT_LOCAL"
+
     def test_takes_a_password_where_the_host_has_one(self, fleet):
         runner = open_runner(fleet, fleet["cpu-box"], auth=PasswordAuth("hunter2"))
         assert runner.run(Command(argv=("/bin/sh", "-c", "echo $HOME"))).text.strip().endswith("cpu-box/home")

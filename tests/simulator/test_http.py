@@ -39,7 +39,8 @@ ERRORS = {
         {"model": "tiny", "prompt": "x", "max_tokens": 5000},
         400,
         {
-            "message": "max_tokens=5000 cannot be greater than max_model_len=4096. Please request fewer output tokens. "
+            "message": "max_tokens=5000 cannot be greater than max_model_len=4096. Please request fewer "
+            "output tokens. "
             "(parameter=max_tokens, value=5000)",
             "type": "BadRequestError",
             "param": "max_tokens",
@@ -51,8 +52,10 @@ ERRORS = {
         {"model": "tiny", "messages": [{"role": "user", "content": LONG}]},
         400,
         {
-            "message": "This model's maximum context length is 4096 tokens. However, your prompt contains 60000 characters "
-            "(more than 49152 characters, which is the upper bound for 4096 input tokens). Please reduce the length of the "
+            "message": "This model's maximum context length is 4096 tokens. However, your prompt contains "
+            "60000 characters "
+            "(more than 49152 characters, which is the upper bound for 4096 input tokens). Please reduce "
+            "the length of the "
             "input prompt. (parameter=input_text, value=60000)",
             "type": "BadRequestError",
             "param": "input_text",
@@ -64,7 +67,8 @@ ERRORS = {
         {"model": "tiny"},
         400,
         {
-            "message": "1 validation error:\n  {'type': 'missing', 'loc': 'body.messages', 'msg': 'Field required', "
+            "message": "1 validation error:\n  {'type': 'missing', 'loc': 'body.messages', 'msg': 'Field "
+            "required', "
             "'input': '<dict of 1 items>'}",
             "type": "Bad Request",
             "param": "body.messages",

@@ -93,3 +93,16 @@ class TestLedger:
         use = started.host.system.device_use()[0]
         assert use.processes == ((started.find("::EngineCore").pid, use.used),)
         assert use.used + use.free == use.total - GPU_MODELS["H200"].memory_reserved
+
+    def test_counts_what_others_hold(self, launcher):
+        host = launcher.fleet["h200"]
+        pid = host.occupy(0, 100 * GIB)
+        try:
+            started = launcher.start("h200", "--gpu-memory-utilization", "0.5")
+            assert started.wait_exit().exit_code == 1
+            assert "is less than desired GPU memory utilization" in started.log
+            foreign = host.system.process(pid)
+            assert foreign.uid != host.system.uid
+            assert not host.system.signal(pid, foreign.start_time, signal.SIGKILL)
+        finally:
+            host.machine.finish(host.machine.find(pid), exit_code=0)

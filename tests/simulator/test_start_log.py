@@ -200,3 +200,13 @@ class TestFailedStart:
     def test_knows_its_faults(self, launcher):
         with pytest.raises(ValueError, match="Unknown fault"):
             launcher.fleet["gpu-a"].fail_next("everything")
+
+
+class TestUnreadableConfig:
+    def test_says_that_it_is_no_json(self, launcher, tmp_path):
+        directory = tmp_path / "broken"
+        directory.mkdir()
+        (directory / "config.json").write_text("{")
+        started = launcher.start("gpu-a", model=str(directory))
+        assert started.wait_exit().exit_code == 1
+        assert "is not a valid JSON file" in started.log

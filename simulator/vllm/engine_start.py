@@ -1,0 +1,249 @@
+"""EngineCore and its workers during the start: processes, log lines of every rank, device memory.
+
+Order as vLLM 0.25.1 and 0.32.0 have it: process group, memory snapshot and its check, weights, compilation,
+profile, KV cache, CUDA graphs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from simulator.devices import GIB, OutOfDeviceMemoryError
+from simulator.vllm import checks
+from simulator.vllm.model import (
+    BLOCK_SIZE,
+    compute_kv_blocks,
+    compute_kv_token_bytes,
+    compute_requested,
+    format_gib,
+)
+from simulator.vllm.tree import worker_name
+
+if TYPE_CHECKING:
+    from simulator.vllm.instance import Instance
+    from simulator.vllm.model_files import Model
+
+CPU_DEFAULT_KV = 4 * GIB
+
+
+class EngineStart:
+    """Runs once per instance. StartError carries what vLLM would say; the caller writes it."""
+
+    def __init__(self, instance: Instance) -> None:
+        self.instance = instance
+        self.log = instance.log
+        self.timings = instance.timings
+        self.began = 0.0
+        self.compile_seconds = 0.0
+        self.free_before: list[int] = []
+        self.weights = 0  # bytes on each rank
+
+    async def run(self, model: Model) -> None:
+        await self._spawn()
+        self.began = time.monotonic()
+        await self._join()
+        await self._load(model)
+        await self._compile()
+        await self._make_cache(model)
+        await self._capture()
+
+    async def _spawn(self) -> None:
+        instance = self.instance
+        arguments = instance.arguments
+        engine = instance.tree.spawn_engine(instance.watch)
+        self.log.pids["EngineCore"] = ("EngineCore", engine.pid)
+        self.log.values["engine_pid"] = str(engine.pid)
+        before_title = self.timings.scaled("engine_title_after")
+        await instance.sleep(before_title)
+        instance.tree.title(engine, "EngineCore", rss=self.timings.rss("engine_core"))
+        self.log.silent = instance.fault == "silent"
+        if instance.fault == "silent":
+            await asyncio.Event().wait()
+        await instance.sleep(max(0.0, self.timings.phase("engine_imports") - before_title))
+        self.log.write_section("engine")
+        if arguments.world_size > 1 or not instance.machine.gpus:
+            instance.tree.spawn_workers(arguments.world_size, instance.watch)
+            await instance.sleep(before_title)
+            instance.tree.title_workers(arguments)
+
+    def _rank_pieces(self, section: str, **extra: str) -> list[str]:
+        """Give a section once per rank, each under its own process's name."""
+        pieces: list[str] = []
+        for index, process in enumerate(self.instance.tree.ranks):
+            stage, rank = divmod(index, self.instance.arguments.tensor_parallel)
+            name = worker_name(self.instance.arguments, index) if self.instance.tree.workers else "EngineCore"
+            label = f"Rank{index}"
+            self.log.pids[label] = (name, process.pid)
+            values = {"rank": str(index), "pp_rank": str(stage), "tp_rank": str(rank), **extra}
+            pieces += [
+                piece.replace("(Rank)", f"({label})", 1) if "(Rank)" in piece else piece
+                for piece in self.log.pieces(section, **values)
+                if index == 0 or ("(Rank)" in piece and not _is_bar(piece))
+            ]
+        return pieces
+
+    async def _join(self) -> None:
+        """Process group, CUDA context, memory snapshot and the check of free memory."""
+        instance = self.instance
+        pieces = self._rank_pieces("distributed")
+        if instance.arguments.world_size > 1:
+            pieces += self._rank_pieces("nccl")
+        pieces += self._rank_pieces("assigned")
+        await self.instance.write_over(pieces, self.timings.phase("distributed"))
+        utilization = instance.arguments.utilization
+        self._allocate("context")
+        with instance.machine.lock:
+            self.free_before = [gpu.free for gpu in instance.gpus]
+        for index, (gpu, free) in enumerate(zip(instance.gpus, self.free_before, strict=True)):
+            requested = compute_requested(total=gpu.usable, utilization=utilization)
+            if failure := checks.check_free_memory(
+                device=index, free=free, total=gpu.usable, requested=requested, utilization=utilization
+            ):
+                raise failure
+
+    def _allocate(self, what: str, size: int | None = None) -> None:
+        """Take the same number of bytes on each rank's device, or say CUDA's out-of-memory words."""
+        instance = self.instance
+        wanted = self.timings.memory(what) if size is None else size
+        for index, (gpu, process) in enumerate(zip(instance.gpus, instance.tree.ranks, strict=False)):
+            if process.gone:
+                continue
+            try:
+                with instance.machine.lock:
+                    gpu.allocate(pid=process.pid, size=wanted)
+            except OutOfDeviceMemoryError as error:
+                raise checks.refuse_out_of_memory(
+                    wanted=error.wanted, free=error.free, total=gpu.usable, device=index
+                ) from None
+        if not instance.gpus:
+            for process in instance.tree.workers:
+                process.rss += wanted // 4 if what == "context" else wanted
+
+    async def _load(self, model: Model) -> None:
+        instance = self.instance
+        seconds = self.timings.load(model.weight_bytes)
+        if instance.fault == "slow_load":
+            seconds *= 10
+        share = model.weight_bytes // max(1, instance.arguments.world_size)
+        available = instance.machine.memory()[1]
+        values = {
+            "shards": str(model.shards),
+            "weights_gib": format_gib(share),
+            "weights_s": f"{self.timings.measured(seconds) * 0.7:.2f}",
+            "load_s": f"{self.timings.measured(seconds):.6f}",
+            "free_gib": format_gib(available),
+        }
+        await self.instance.write_over(self._rank_pieces("load", **values), seconds * 0.2)
+        if instance.fault == "out_of_memory":
+            free = instance.gpus[0].free if instance.gpus else available
+            total = instance.gpus[0].usable if instance.gpus else instance.machine.memory_total
+            raise checks.refuse_out_of_memory(wanted=share, free=min(free, share // 3), total=total, device=0)
+        if model.shards == 0 and instance.arguments.load_format != "dummy":
+            raise checks.refuse_missing_weights(instance.arguments.model)
+        if model.shards:
+            await self.instance.write_over(self._rank_pieces("shards", **values), seconds * 0.7)
+            self._write(self._rank_pieces("weights", **values))
+        self._allocate("weights", share)
+        await self.instance.write_over(self._rank_pieces("loaded", **values), seconds * 0.1)
+        if instance.fault == "crash":
+            instance.machine.finish(instance.tree.ranks[0], exit_signal=11)
+            await asyncio.Event().wait()
+        self.weights = share
+
+    def _write(self, pieces: list[str]) -> None:
+        for piece in pieces:
+            self.log.write(piece)
+
+    async def _compile(self) -> None:
+        instance, arguments = self.instance, self.instance.arguments
+        if arguments.enforce_eager:
+            return
+        key = f"{arguments.model} {arguments.tensor_parallel}"
+        phase = "compile_warm" if key in instance.around.compiled else "compile_cold"
+        self.compile_seconds = self.timings.phase(phase)
+        total = self.timings.measured(self.compile_seconds)
+        pieces = self._rank_pieces(
+            phase, dynamo_s=f"{total * 0.26:.2f}", graph_s=f"{total * 0.5:.2f}", compile_s=f"{total:.2f}"
+        )
+        await self.instance.write_over(pieces, self.compile_seconds)
+        instance.around.compiled.add(key)
+
+    async def _make_cache(self, model: Model) -> None:
+        """Profile, compute the KV cache of every rank, take it, and say how many tokens it holds."""
+        instance, arguments = self.instance, self.instance.arguments
+        self._allocate("activations")
+        await instance.sleep(self.timings.phase("profile"))
+        token_bytes = compute_kv_token_bytes(
+            shape=model.shape,
+            kv_cache_dtype=arguments.kv_cache_dtype,
+            tensor_parallel=arguments.tensor_parallel,
+            pipeline_parallel=arguments.pipeline_parallel,
+        )
+        available = self._find_available()
+        pinned = arguments.kv_cache_memory is not None
+        _, memory = instance.machine.memory()
+        self._write(
+            self._rank_pieces(
+                "pinned" if pinned else "profile",
+                kv_gib=format_gib(available),
+                free_gib=format_gib(min(self.free_before, default=memory)),
+                total_gib=format_gib(instance.machine.memory_total / 2),
+            )
+        )
+        if failure := checks.check_kv_cache(
+            available=available, token_bytes=token_bytes, max_model_len=instance.max_model_len
+        ):
+            raise failure
+        blocks = compute_kv_blocks(available=available, token_bytes=token_bytes)
+        self._allocate("kv_cache", blocks * BLOCK_SIZE * token_bytes)
+        tokens = blocks * BLOCK_SIZE
+        self.log.write_section(
+            "kv_cache", kv_tokens=f"{tokens:,}", concurrency=f"{tokens / instance.max_model_len:.2f}"
+        )
+        instance.metrics.set_cache(blocks=blocks, arguments=arguments, max_model_len=instance.max_model_len)
+        await instance.sleep(self.timings.phase("kv_cache"))
+
+    def _find_available(self) -> int:
+        """Find the bytes for the KV cache, the least of all ranks.
+
+        Growth of others since the snapshot is taken for our own, as in vLLM.
+        """
+        instance, arguments = self.instance, self.instance.arguments
+        if arguments.kv_cache_memory is not None:
+            return arguments.kv_cache_memory
+        if not instance.gpus:
+            return int(float(instance.env.get("VLLM_CPU_KVCACHE_SPACE", CPU_DEFAULT_KV / GIB)) * GIB)
+        found = []
+        for gpu, before in zip(instance.gpus, self.free_before, strict=True):
+            own = self.weights + self.timings.memory("activations")
+            if failure := checks.check_profiling(free_before=before, free_after=gpu.free):
+                raise failure
+            others = max(0, (before - gpu.free) - own)
+            found.append(
+                compute_requested(total=gpu.usable, utilization=arguments.utilization) - own - others
+            )
+        return min(found)
+
+    async def _capture(self) -> None:
+        instance = self.instance
+        if not instance.arguments.enforce_eager and instance.gpus:
+            seconds = self.timings.phase("graphs")
+            await self.instance.write_over(self._rank_pieces("graphs"), seconds)
+            self._allocate("graphs")
+            self._write(
+                self._rank_pieces(
+                    "graphs_done",
+                    graphs_s=f"{self.timings.measured(seconds):.0f}",
+                    graphs_gib=format_gib(self.timings.memory("graphs")),
+                )
+            )
+        await instance.sleep(self.timings.phase("warmup"))
+        init = self.timings.measured(time.monotonic() - self.began)
+        compiled = self.timings.measured(self.compile_seconds)
+        self._write(self._rank_pieces("warmup", init_s=f"{init:.2f}", compile_s=f"{compiled:.2f}"))
+
+
+def _is_bar(piece: str) -> bool:
+    return piece.startswith("\r") or "%|" in piece or "% Completed" in piece
