@@ -256,7 +256,7 @@ def _shape(*, placement: Placement, slot: int, port: int) -> LaunchShape:
     return LaunchShape(
         devices=tuple(room.device.uuid for room in placement.devices[slot]),
         port=port,
-        utilization=None if need.share is None else format(need.share, "f"),
+        utilization=None if need.share is None else format(need.share.normalize(), "f"),
         kv_cache_bytes=need.pinned,
     )
 

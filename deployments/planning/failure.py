@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 EVIDENCE_LIMIT = 600
+# Longer lines are cut before patterns with gaps run over them: a host could make those slow.
+MAX_SEARCHED = 4096
 _SERVING = "Application startup complete"
 _CODE_INDENT = "    "
 _EXCEPTION = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b(?::.*)?$")
@@ -71,7 +73,7 @@ def _may_be_error(line: LogLine) -> bool:
 def _known_cause(lines: Sequence[tuple[int, LogLine]]) -> Cause | None:
     for number, line in lines:
         for rule in RULES:
-            match = rule.pattern.search(line.message)
+            match = rule.pattern.search(line.message[:MAX_SEARCHED])
             if match is not None:
                 return _cause(rule=rule, match=match, line=line, number=number)
     return None
@@ -147,8 +149,8 @@ def _exit_words(*, exit_code: int | None, exit_signal: int | None, has_lines: bo
             "ENDED_WITHOUT_ERROR",
             f"The process ended by itself with exit code 0 and {said}.",
             (
-                "vLLM also ends with 0 when its engine is killed: look for somebody else's kill, then start the"
-                " instance again."
+                "vLLM also ends with 0 when its engine is killed: look for somebody else's kill, then start"
+                " it again."
             ),
         )
     return (

@@ -137,6 +137,7 @@ _ENTRIES = (
         "A client asked for a model name that this instance does not serve.",
     ),
 )
+MAX_SEARCHED = 2048
 # Errors that are a client's doing are noise too; any other ERROR line stays.
 _ERROR_CODES = frozenset({"CLIENT_WRONG_MODEL"})
 
@@ -144,7 +145,7 @@ _ERROR_CODES = frozenset({"CLIENT_WRONG_MODEL"})
 def classify_noise(line: LogLine) -> Noise | None:
     """Return what is known about a harmless line, None for one that should be seen."""
     for entry in _ENTRIES:
-        if entry.pattern.search(line.message) is not None:
+        if entry.pattern.search(line.message[:MAX_SEARCHED]) is not None:
             if line.level in ("ERROR", "CRITICAL") and entry.noise.code not in _ERROR_CODES:
                 return None
             return entry.noise

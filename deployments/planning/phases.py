@@ -176,6 +176,7 @@ _MARKERS: tuple[tuple[Phase, re.Pattern[str]], ...] = (
     ),
     (Phase.PROCESS, re.compile(r"█.*\bversion (?P<vllm_version>\d\S*)\s*$")),
 )
+MAX_SEARCHED = 2048
 _ADVICE = re.compile(r"--kv-cache-memory(?:-bytes)?=(?P<bytes>\d{1,20})\b")
 _WHOLE = frozenset({"max_model_len", "load_percent", "graph_percent", "kv_tokens"})
 _TEXT = frozenset({"vllm_version", "architecture"})
@@ -190,13 +191,14 @@ def advance(state: Progress, line: LogLine | str) -> Progress:
     state = replace(state, lines=state.lines + 1)
     if parsed.level in ("ERROR", "CRITICAL"):
         return state
+    message = parsed.message[:MAX_SEARCHED]
     advice = _ADVICE.search(parsed.message) if "Desired GPU memory utilization" in parsed.message else None
     if advice is not None:
         state = replace(state, suggested_kv_bytes=int(advice["bytes"]))
     # Once it serves, request texts can appear in the log (--enable-log-requests): nothing but a shutdown is
     # believed then.
     for phase, pattern in _MARKERS[:1] if state.listening else _MARKERS:
-        match = pattern.search(parsed.message)
+        match = pattern.search(message)
         if match is not None:
             return _apply(state, phase=phase, figures=match.groupdict())
     return state

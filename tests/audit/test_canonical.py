@@ -78,7 +78,8 @@ class TestDigest:
         }
         assert canonical(value, form=1) == (
             b'{"at":"2026-12-01T01:02:03.000004Z","big":9223372036854775808,"form":1,'
-            b'"list":[1,true,null,"x",{"a":-1,"z":0}],"name":"qwen3 \xe6\xa8\xa1\xe5\x9e\x8b","nul":"\\u0000"}'
+            b'"list":[1,true,null,"x",{"a":-1,"z":0}],'
+            b'"name":"qwen3 \xe6\xa8\xa1\xe5\x9e\x8b","nul":"\\u0000"}'
         )
         assert (
             digest(canonical(value, form=1))

@@ -53,9 +53,8 @@ class TestParseQueryCsv:
         assert device.memory_total == 143771 * MIB
 
     def test_keeps_good_lines_beside_bad_ones_and_says_so(self):
-        text = "Unable to determine the device handle for GPU0000:06:00.0: Unknown Error\n" + (
-            "GPU-2, 1, A100, 81920, 0, Enabled, 400, 1\n\n"
-        )
+        text = "Unable to determine the device handle for GPU0000:06:00.0: Unknown Error\n"
+        text += "GPU-2, 1, A100, 81920, 0, Enabled, 400, 1\n\n"
         reading = parse_query_csv(text=text, fields=FIELDS)
         assert [device.uuid for device in reading.devices] == ["GPU-2"]
         assert reading.devices[0].mig_enabled is True
@@ -89,7 +88,8 @@ class TestParseQueryXml:
     def test_reads_slices_that_have_a_uuid_and_names_those_without(self):
         text = """<nvidia_smi_log><gpu id="0:1"><uuid>GPU-1</uuid><product_name>A100</product_name>
         <mig_mode><current_mig>Enabled</current_mig></mig_mode><mig_devices>
-        <mig_device><index>0</index><uuid>MIG-a</uuid><fb_memory_usage><total>9856 MiB</total></fb_memory_usage></mig_device>
+        <mig_device><index>0</index><uuid>MIG-a</uuid>
+        <fb_memory_usage><total>9856 MiB</total></fb_memory_usage></mig_device>
         <mig_device><index>1</index></mig_device></mig_devices></gpu></nvidia_smi_log>"""
         reading = parse_query_xml(text)
         assert [(device.uuid, device.kind) for device in reading.devices] == [

@@ -11,23 +11,61 @@ GIB = 1024**3
 def body(**changes):
     """Return a complete answer of the agent on a host with one GPU."""
     return {
-        "machine_id": "m-1", "boot_id": "b-1", "hostname": "gpu01", "kernel": "6.1.0", "os": "Debian 12",
-        "clock": "2026-12-01T06:00:00Z", "utc_offset_s": 3600, "uid": 1000, "user": "llm", "python": "3.11.2",
-        "cpu": {"count": 16, "model": "EPYC"}, "memory": {"total": 64 * GIB, "available": 60 * GIB},
+        "machine_id": "m-1",
+        "boot_id": "b-1",
+        "hostname": "gpu01",
+        "kernel": "6.1.0",
+        "os": "Debian 12",
+        "clock": "2026-12-01T06:00:00Z",
+        "utc_offset_s": 3600,
+        "uid": 1000,
+        "user": "llm",
+        "python": "3.11.2",
+        "cpu": {"count": 16, "model": "EPYC"},
+        "memory": {"total": 64 * GIB, "available": 60 * GIB},
         "disks": [{"path": "/", "total": 100, "free": 50, "filesystem": "ext4"}],
         "gpus": {
-            "source": "nvml", "driver": "580.159.04", "cuda": "13.0",
-            "devices": [{
-                "uuid": "GPU-1", "index": 0, "name": "NVIDIA H200", "memory_total": 150754820096, "memory_used": 644939776,
-                "memory_reserved": None, "mig": "disabled", "parent": None, "pci_bus_id": "0:6", "power_limit_w": 700.0,
-                "compute_capability": "9.0",
-            }],
+            "source": "nvml",
+            "driver": "580.159.04",
+            "cuda": "13.0",
+            "devices": [
+                {
+                    "uuid": "GPU-1",
+                    "index": 0,
+                    "name": "NVIDIA H200",
+                    "memory_total": 150754820096,
+                    "memory_used": 644939776,
+                    "memory_reserved": None,
+                    "mig": "disabled",
+                    "parent": None,
+                    "pci_bus_id": "0:6",
+                    "power_limit_w": 700.0,
+                    "compute_capability": "9.0",
+                }
+            ],
         },
-        "vllm": [{"python": "/opt/v/bin/python", "executable": "/opt/v/bin/vllm", "version": "0.25.1", "kind": "venv", "torch": "2.11"}],
-        "models": [{"path": "/models/a", "config": {"model_type": "qwen3"}, "config_error": None, "weight_bytes": 5, "weight_files": 1, "dtype_bytes": None}],
+        "vllm": [
+            {
+                "python": "/opt/v/bin/python",
+                "executable": "/opt/v/bin/vllm",
+                "version": "0.25.1",
+                "kind": "venv",
+                "torch": "2.11",
+            }
+        ],
+        "models": [
+            {
+                "path": "/models/a",
+                "config": {"model_type": "qwen3"},
+                "config_error": None,
+                "weight_bytes": 5,
+                "weight_files": 1,
+                "dtype_bytes": None,
+            }
+        ],
         "session": {"kill_user_processes": False, "linger": None, "remove_ipc": True},
         "shm": {"total": 32 * GIB, "free": 31 * GIB},
-    } | changes  # fmt: skip
+    } | changes
 
 
 class TestParseFacts:

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from deployments.planning.failure import explain_failure
@@ -23,23 +25,71 @@ RECORDED = {
 }
 # Texts of vLLM's sources that no recorded log holds.
 WRITTEN = [
-    ("MEMORY_NOT_FREE", "ValueError: Free memory on device cuda:0 (20.1/140.4 GiB) on startup is less than desired GPU memory utilization (0.3, 42.12 GiB). Decrease GPU memory utilization"),
-    ("MEMORY_NOT_FREE", "ValueError: Free memory on device (20.1/140.4 GiB) on startup is less than desired GPU memory utilization (0.3, 42.12 GiB)."),
-    ("NO_KV_CACHE_MEMORY", "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine."),
-    ("MEMORY_CHANGED_DURING_START", "AssertionError: Error in memory profiling. Initial free memory 20 GiB, current free memory 30 GiB."),
+    (
+        "MEMORY_NOT_FREE",
+        (
+            "ValueError: Free memory on device cuda:0 (20.1/140.4 GiB) on startup is less than desired GPU"
+            " memory utilization (0.3, 42.12 GiB). Decrease GPU memory utilization"
+        ),
+    ),
+    (
+        "MEMORY_NOT_FREE",
+        (
+            "ValueError: Free memory on device (20.1/140.4 GiB) on startup is less than desired GPU memory"
+            " utilization (0.3, 42.12 GiB)."
+        ),
+    ),
+    (
+        "NO_KV_CACHE_MEMORY",
+        (
+            "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`"
+            " when initializing the engine."
+        ),
+    ),
+    (
+        "MEMORY_CHANGED_DURING_START",
+        "AssertionError: Error in memory profiling. Initial free memory 20 GiB, current free memory 30 GiB.",
+    ),
     ("CUDA_OUT_OF_MEMORY", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."),
-    ("RENDEZVOUS_PORT_TAKEN", "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: 29500, code: -98, name: EADDRINUSE"),
-    ("NUMA_NODES_TOO_FEW", "AssertionError: Not enough allowed NUMA nodes to bind threads of 2 local CPUWorkers"),
-    ("TOO_FEW_DEVICES", "ValueError: World size (4) is larger than the number of available GPUs (2) in this node."),
+    (
+        "RENDEZVOUS_PORT_TAKEN",
+        (
+            "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network"
+            " address. port: 29500, code: -98, name: EADDRINUSE"
+        ),
+    ),
+    (
+        "NUMA_NODES_TOO_FEW",
+        "AssertionError: Not enough allowed NUMA nodes to bind threads of 2 local CPUWorkers",
+    ),
+    (
+        "TOO_FEW_DEVICES",
+        "ValueError: World size (4) is larger than the number of available GPUs (2) in this node.",
+    ),
     ("DISK_FULL", "OSError: [Errno 28] No space left on device: '/home/llm/.cache/vllm/x'"),
-    ("NCCL_ERROR", "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3356, unhandled cuda error"),
+    (
+        "NCCL_ERROR",
+        "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3356, unhandled cuda error",
+    ),
     ("DEVICE_TYPE_UNKNOWN", "RuntimeError: Failed to infer device type, please set the environment variable"),
     ("STEP_TIMED_OUT", "TimeoutError: RPC call to execute_model timed out."),
-    ("ENGINE_DIED", "ERROR 12-01 01:12:00 [core_client.py:1] Engine core proc EngineCore_DP0 died unexpectedly, shutting down client."),
-    ("MODEL_NEEDS_OWN_CODE", "ValueError: The repository /m contains custom code which must be executed to correctly load the model."),
+    (
+        "ENGINE_DIED",
+        (
+            "ERROR 12-01 01:12:00 [core_client.py:1] Engine core proc EngineCore_DP0 died unexpectedly,"
+            " shutting down client."
+        ),
+    ),
+    (
+        "MODEL_NEEDS_OWN_CODE",
+        (
+            "ValueError: The repository /m contains custom code which must be executed to correctly load the"
+            " model."
+        ),
+    ),
     ("PACKAGE_MISSING", "importlib.metadata.PackageNotFoundError: No package metadata was found for vllm"),
     ("PERMISSION_DENIED", "PermissionError: [Errno 13] Permission denied: '/models/secret'"),
-]  # fmt: skip
+]
 
 
 def explain(lines, *, exit_code=1, exit_signal=None):
@@ -78,7 +128,9 @@ class TestRecordedFailures:
 class TestWrittenFailures:
     @pytest.mark.parametrize(("code", "text"), WRITTEN, ids=[code for code, _ in WRITTEN])
     def test_are_named(self, code, text):
-        tail = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {'EngineCore': 1}"
+        tail = (
+            "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+        )
         assert explain(["Traceback (most recent call last):", text, tail]).code == code
 
 
@@ -104,7 +156,7 @@ class TestExplainFailure:
         )
 
     def test_skips_warnings_that_quote_an_error(self):
-        line = "WARNING 12-01 01:25:52 [s.py:255] Found ulimit of 20000. This can cause errors like `OSError: [Errno 98] address already in use`."
+        line = "WARNING 12-01 01:25:52 [s.py:255] Errors like `OSError: [Errno 98] address already in use`"
         assert explain([line]).code == "EXIT_CODE"
 
     def test_skips_source_lines_of_a_traceback(self):
@@ -147,11 +199,10 @@ class TestExplainFailure:
 class TestRules:
     def test_have_one_sentence_and_a_next_step(self):
         for rule in RULES:
-            assert rule.sentence.endswith(".") and rule.next_step.endswith("."), rule.code
+            assert rule.sentence.endswith("."), rule.code
+            assert rule.next_step.endswith("."), rule.code
 
     def test_name_no_group_that_the_pattern_lacks(self):
-        import re
-
         for rule in RULES:
             holes = set(re.findall(r"\{(\w+)\}", rule.sentence + rule.next_step))
             assert holes <= set(rule.pattern.groupindex), rule.code

@@ -36,7 +36,10 @@ MARKERS = [
     ("INFO 12-01 01:12:00 [a.py:1] Available KV cache memory: 12.40 GiB", Phase.PROFILED),
     ("INFO 12-01 01:12:00 [a.py:1] GPU KV cache size: 116,080 tokens", Phase.KV_CACHE),
     (
-        "INFO 12-01 01:12:00 [a.py:1] CPU KV cache size: 1,024 tokens, Maximum concurrency for 512 tokens per request: 2.00x",
+        (
+            "INFO 12-01 01:12:00 [a.py:1] CPU KV cache size: 1,024 tokens, Maximum concurrency for 512 tokens"
+            " per request: 2.00x"
+        ),
         Phase.KV_CACHE,
     ),
     ("Capturing CUDA graphs (decode, FULL):  57%|xx | 4/7", Phase.GRAPHS),
@@ -129,9 +132,12 @@ class TestAdvance:
 
     def test_reads_the_advice_for_pinned_bytes(self):
         text = (
-            "INFO 12-01 01:12:00 [a.py:1] Free memory on device (139.9/140.4 GiB) on startup. Desired GPU memory utilization is"
-            " (0.3, 42.12 GiB). Actual usage is 1.12 GiB for weight. Replace gpu_memory_utilization config with"
-            " `--kv-cache-memory=43226484736` (40.26 GiB) to fit into requested memory. Current kv cache memory in use is 40.36 GiB."
+            "INFO 12-01 01:12:00 [a.py:1] Free memory on device (139.9/140.4 GiB) on startup. Desired GPU"
+            " memory utilization is"
+            " (0.3, 42.12 GiB). Actual usage is 1.12 GiB for weight. Replace gpu_memory_utilization config"
+            " with"
+            " `--kv-cache-memory=43226484736` (40.26 GiB) to fit into requested memory. Current kv cache"
+            " memory in use is 40.36 GiB."
         )
         assert advance(Progress(), text).suggested_kv_bytes == 43226484736
 
