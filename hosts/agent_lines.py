@@ -46,10 +46,9 @@ class LineBuffer:
     def add(self, piece: bytes) -> None:
         self._rest += piece
 
-    def take_lines(self, *, most: int | None = None) -> Iterator[bytes]:
-        """Give the whole lines there are, at most `most`."""
-        given = 0
-        while most is None or given < most:
+    def take_lines(self) -> Iterator[bytes]:
+        """Give the whole lines there are. Those not taken stay."""
+        while True:
             end = self._rest.find(b"\n", self._looked)
             if (end if end >= 0 else len(self._rest)) > LINE_MAX:
                 raise AgentRefused.of(_garbled())
@@ -59,7 +58,6 @@ class LineBuffer:
             line = bytes(self._rest[:end])
             del self._rest[: end + 1]
             self._looked = 0
-            given += 1
             yield line
 
 

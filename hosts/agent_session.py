@@ -270,7 +270,7 @@ def _read_hello(channel: Channel, lines: LineBuffer, *, python: str) -> dict[str
         if not piece or seen > NOISE_MAX:
             raise AgentRefused.of(_silent(channel, python))
         lines.add(piece)
-        for line in lines.take_lines(most=1):
+        for line in lines.take_lines():
             answer = read_answer(line)  # None: a line of the login shell
             if answer is not None and answer.id == "" and answer.kind in {"hello", "refusal"}:
                 return _judge_hello(answer)

@@ -136,6 +136,10 @@ class RigHost:
         """Give a path of the host as this machine reaches it, valid while the host runs."""
         return Path(f"/proc/{self._pid}/root{inside}")
 
+    @property
+    def network_namespace(self) -> Path:
+        return Path(f"/proc/{self._pid}/ns/net")
+
     def start(self) -> None:
         """Boot it; sshd answers afterwards."""
         (self.directory / "boot_id").write_text(f"{uuid.uuid4()}\n")

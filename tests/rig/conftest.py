@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from hosts.ssh.endpoint import Endpoint, HostKey, KeyAuth, Limits
 from hosts.ssh.paramiko_runner import ParamikoRunner, connect
 from rig.hosts import RigHost, hosts, why_impossible
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 QUICK = Limits(connect=3.0, banner=3.0, auth=5.0, channel=5.0)
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -13,11 +17,12 @@ from hosts.ssh.endpoint import HostKey, KeyAuth, PasswordAuth
 from hosts.ssh.errors import ConnectionLost, SshError, WriteRefused
 from hosts.ssh.paramiko_runner import connect, read_host_key
 from hosts.ssh.retry import call_with_retry
-from rig.hosts import hosts
+from rig.hosts import hosts, make_key_pair
 from rig.network import take_slot
 from tests.rig.conftest import QUICK, endpoint_of
 
 pytestmark = pytest.mark.real
+OTHER_KEY = HostKey("ssh-ed25519", "AAAAC3NzaC1lZDI1NTE5AAAAIEq1fVjPpyAvKZ2UAgRTuMdsSNNkC1JyGnnQXW3GbR4e")
 
 
 def fail(endpoint, limits=QUICK) -> SshError:
@@ -32,7 +37,7 @@ class TestConnection:
         assert (result.exit_status, result.text) == (0, "fleet\n")
 
     def test_passes_arguments_through_the_login_shell_as_written(self, runner):
-        word = "it's $HOME `id` \"x\" *\n;exit 9"
+        word = 'it\'s $HOME `id` "x" *\n;exit 9'
         assert runner.run(Command(argv=("printf", "%s", word))).text == word
 
     def test_writes_files_without_sftp(self, runner, host):
@@ -48,8 +53,6 @@ class TestConnection:
 
 class TestRefusals:
     def test_wrong_key(self, host, tmp_path):
-        from rig.hosts import make_key_pair
-
         error = fail(endpoint_of(host, auth=KeyAuth(make_key_pair(tmp_path / "other"))))
         assert (error.code, error.transient) == ("WRONG_KEY", False)
 
@@ -87,8 +90,7 @@ class TestRefusals:
 
     def test_host_key_of_another_kind_counts_as_changed(self):
         with hosts(1, host_key_kind="ecdsa") as rig:
-            other = HostKey("ssh-ed25519", "AAAAC3NzaC1lZDI1NTE5AAAAIEq1fVjPpyAvKZ2UAgRTuMdsSNNkC1JyGnnQXW3GbR4e")
-            assert fail(endpoint_of(rig[0], host_key=other)).code == "HOST_KEY_CHANGED"
+            assert fail(endpoint_of(rig[0], host_key=OTHER_KEY)).code == "HOST_KEY_CHANGED"
 
     def test_full_disk(self):
         with hosts(1, home_mib=2) as rig:
@@ -145,8 +147,9 @@ class TestCutLink:
                 noticed[name] = time.monotonic() - cut
 
             cut = time.monotonic()
+            sleep = Command(argv=("sleep", "60"), timeout=90)
             threads = [
-                threading.Thread(target=wait, args=("run", lambda: runner.run(Command(("sleep", "60"), timeout=90)))),
+                threading.Thread(target=wait, args=("run", lambda: runner.run(sleep))),
                 threading.Thread(target=wait, args=("receive", lambda: channel.receive(90))),
             ]
             for thread in threads:
@@ -167,7 +170,8 @@ class TestRig:
     def test_hosts_are_apart_from_each_other_and_from_this_machine(self):
         with hosts(2) as rig:
             first, second = rig
-            first.run(["/bin/sh", "-c", "sleep 50 >/dev/null 2>&1 & echo x >/dev/shm/mark; echo y >/tmp/mark"])
+            script = "sleep 50 >/dev/null 2>&1 & echo x >/dev/shm/mark; echo y >/tmp/mark"
+            first.run(["/bin/sh", "-c", script])
             assert "sleep 50" in [row.title for row in first.processes()]
             assert "sleep 50" not in [row.title for row in second.processes()]
             assert (first.shm(), second.shm()) == (["mark"], [])
@@ -189,22 +193,16 @@ class TestRig:
         with hosts(1) as rig:
             outer = [row.outer_pid for row in rig[0].processes()]
             cable, directory = rig[0].switch.cable, rig[0].slot.directory
-        import os
-
-        assert not [pid for pid in outer if os.path.exists(f"/proc/{pid}")]
-        assert not os.path.exists(f"/sys/class/net/{cable}")
+        assert not [pid for pid in outer if Path(f"/proc/{pid}").exists()]
+        assert not Path(f"/sys/class/net/{cable}").exists()
         assert not directory.exists()
 
     def test_leaves_no_process_when_it_is_killed(self, tmp_path):
-        import os
-        import signal
-        import subprocess
-        import sys
-
         code = (
             "import time\nfrom rig.hosts import hosts\n"
             "with hosts(1) as rig:\n"
-            "    print(rig[0].processes()[0].outer_pid, rig[0].switch.holder.pid, rig[0].switch.cable, flush=True)\n"
+            "    switch = rig[0].switch\n"
+            "    print(rig[0].processes()[0].outer_pid, switch.holder.pid, switch.cable, flush=True)\n"
             "    time.sleep(60)\n"
         )
         child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
@@ -214,8 +212,8 @@ class TestRig:
         child.wait(10)
         child.stdout.close()
         until = time.monotonic() + 10
-        leftovers = [f"/proc/{sshd}", f"/proc/{switch}", f"/sys/class/net/{cable}"]
-        while any(os.path.exists(path) for path in leftovers) and time.monotonic() < until:
+        leftovers = [Path(f"/proc/{sshd}"), Path(f"/proc/{switch}"), Path(f"/sys/class/net/{cable}")]
+        while any(path.exists() for path in leftovers) and time.monotonic() < until:
             time.sleep(0.05)
-        assert [path for path in leftovers if os.path.exists(path)] == []
+        assert [path for path in leftovers if path.exists()] == []
         take_slot().release()

@@ -8,12 +8,15 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import asyncssh
 import pytest
 
 from hosts.ssh.endpoint import Endpoint, HostKey, KeyAuth, Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 QUICK = Limits(connect=2.0, banner=1.0, auth=3.0, channel=3.0)
 
@@ -27,11 +30,18 @@ def host_key_of(key: asyncssh.SSHKey) -> HostKey:
 
 
 class _Account(asyncssh.SSHServer):
-    def __init__(self, connections: list[asyncssh.SSHServerConnection]) -> None:
+    def __init__(self, connections: list[asyncssh.SSHServerConnection], password: str | None) -> None:
         self._connections = connections
+        self._password = password
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
         self._connections.append(conn)
+
+    def password_auth_supported(self) -> bool:
+        return self._password is not None
+
+    def validate_password(self, username: str, password: str) -> bool:
+        return password == self._password
 
 
 async def _copy(source, sink) -> None:
@@ -51,9 +61,12 @@ async def _feed(process, child) -> None:
 class Server:
     """An sshd of the test: one account `fleet`; commands are answered by `handle`, or run by a real shell."""
 
-    def __init__(self, host_key: asyncssh.SSHKey, client_key: asyncssh.SSHKey) -> None:
+    def __init__(
+        self, host_key: asyncssh.SSHKey, client_key: asyncssh.SSHKey, *, password: str | None = None
+    ) -> None:
         self.host_key = host_key
         self.client_key = client_key
+        self._password = password
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self._thread.start()
@@ -73,7 +86,7 @@ class Server:
             authorized_client_keys=asyncssh.import_authorized_keys(
                 self.client_key.export_public_key("openssh").decode()
             ),
-            server_factory=lambda: _Account(self._connections),
+            server_factory=lambda: _Account(self._connections, self._password),
             process_factory=self._run,
             encoding=None,
         )

@@ -6,16 +6,21 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from hosts.ssh.command import Command
 from hosts.ssh.errors import ChannelRefused, ConnectionLost, SshError, TimedOut, WriteRefused
+from hosts.ssh.fake import reply
+from hosts.ssh.files import WRITE_FILE, put_file
 from hosts.ssh.paramiko_runner import ParamikoRunner, connect
 from tests.ssh.conftest import QUICK, Server, make_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 
 @pytest.fixture(scope="module")
@@ -75,10 +80,11 @@ class TestRun:
 
     def test_runs_from_several_threads_at_once(self, runner):
         answers: list[str] = []
-        threads = [
-            threading.Thread(target=lambda n=n: answers.append(runner.run(sh("sleep 0.1; echo $1", str(n))).text))
-            for n in range(12)
-        ]
+
+        def ask(number: int) -> None:
+            answers.append(runner.run(sh("sleep 0.1; echo $1", str(number))).text)
+
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(12)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -137,31 +143,18 @@ class TestPut:
             runner.put(str(tmp_path / "absent" / "f"), b"x", 0o600)
         assert caught.value.code == "WRITE_REFUSED"
 
-    def test_names_a_full_disk(self, runner):
-        if not os.access("/dev/full", os.W_OK):
-            pytest.skip("/dev/full is needed")
-        # The temporary file cannot be /dev/full itself, so the text of the C library is what is mapped.
+    def test_names_a_full_disk(self):
+        said = reply(stderr="cat: write error: No space left on device\n", exit_status=1)  # GNU coreutils 9.1
         with pytest.raises(WriteRefused) as caught:
-            runner_put_with_error(b"cat: write error: No space left on device\n")
+            put_file(lambda _: said, address="h", path="/home/f", content=b"abc", mode=0o600)
         assert caught.value.code == "DISK_FULL"
 
     def test_leaves_the_old_file_when_the_content_is_cut(self, runner, tmp_path: Path):
         (tmp_path / "f").write_bytes(b"old")
-        from hosts.ssh.files import WRITE_FILE
-
         result = runner.run(sh(WRITE_FILE, str(tmp_path / "f"), "600", "10", stdin=b"short"))
         assert result.exit_status == 1
         assert (tmp_path / "f").read_bytes() == b"old"
         assert len(list(tmp_path.iterdir())) == 1
-
-
-def runner_put_with_error(text: bytes) -> None:
-    from hosts.ssh.fake import reply
-    from hosts.ssh.files import put_file
-
-    put_file(
-        lambda command: reply(stderr=text, exit_status=1), address="h", path="/home/f", content=b"abc", mode=0o600
-    )
 
 
 class TestLostConnection:

@@ -9,7 +9,14 @@ from dataclasses import replace
 import pytest
 
 from hosts.ssh.endpoint import Endpoint, HostKey, KeyAuth, PasswordAuth
-from hosts.ssh.errors import AuthRefused, HostKeyChanged, HostKeyUnknown, SshError, TooManyConnections, Unreachable
+from hosts.ssh.errors import (
+    AuthRefused,
+    HostKeyChanged,
+    HostKeyUnknown,
+    SshError,
+    TooManyConnections,
+    Unreachable,
+)
 from hosts.ssh.paramiko_runner import connect, read_host_key
 from tests.ssh.conftest import QUICK, Server, host_key_of, make_key
 
@@ -121,6 +128,11 @@ class TestHostKey:
             other.close()
 
 
+def encrypt(key) -> str:
+    options = {"passphrase": "open sesame", "rounds": 1, "ignore_few_rounds": True}
+    return key.export_private_key("openssh", **options).decode()
+
+
 class TestAuth:
     def test_names_a_wrong_key(self, server: Server):
         endpoint = server.endpoint(auth=KeyAuth(make_key().export_private_key("openssh").decode()))
@@ -132,6 +144,16 @@ class TestAuth:
         assert error.code == "AUTH_METHOD_REFUSED"
         assert "publickey" in error.message
 
+    def test_takes_the_right_password_and_names_a_wrong_one(self):
+        server = Server(make_key(), make_key(), password="right")
+        try:
+            connect(server.endpoint(auth=PasswordAuth("right")), limits=QUICK).close()
+            error = fail(server.endpoint(auth=PasswordAuth("wrong")))
+        finally:
+            server.close()
+        assert (error.code, error.transient) == ("WRONG_PASSWORD", False)
+        assert "wrong" not in str(error.numbers)
+
     @pytest.mark.parametrize(
         "text",
         ["", "no key", "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END OPENSSH PRIVATE KEY-----\n"],
@@ -141,12 +163,12 @@ class TestAuth:
         assert fail(replace(endpoint_at(1), auth=KeyAuth(text))).code == "KEY_UNREADABLE"
 
     def test_asks_for_the_passphrase(self):
-        text = make_key().export_private_key("openssh", passphrase="open sesame", rounds=1, ignore_few_rounds=True).decode()
+        text = encrypt(make_key())
         assert fail(replace(endpoint_at(1), auth=KeyAuth(text))).code == "KEY_NEEDS_PASSPHRASE"
         assert fail(replace(endpoint_at(1), auth=KeyAuth(text, "wrong"))).code == "KEY_UNREADABLE"
 
     def test_accepts_an_encrypted_key(self, server: Server):
-        text = server.client_key.export_private_key("openssh", passphrase="open sesame", rounds=1, ignore_few_rounds=True).decode()
+        text = encrypt(server.client_key)
         connect(server.endpoint(auth=KeyAuth(text, "open sesame")), limits=QUICK).close()
 
 
