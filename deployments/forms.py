@@ -26,9 +26,13 @@ def number(label, help_text="", **attributes):
 class SpecForm(forms.Form):
     """Fields of the spec. After `is_valid()`, `spec` is the parsed spec; `mapping` is there in any case."""
 
-    name = forms.CharField(label=gettext_lazy("Name"), help_text=gettext_lazy("Lower-case letters, digits and dashes."))
+    name = forms.CharField(
+        label=gettext_lazy("Name"), help_text=gettext_lazy("Lower-case letters, digits and dashes.")
+    )
     model = forms.CharField(
-        label=gettext_lazy("Model"), help_text=gettext_lazy("A directory on the host."), widget=forms.TextInput(attrs={"list": "models"})
+        label=gettext_lazy("Model"),
+        help_text=gettext_lazy("A directory on the host."),
+        widget=forms.TextInput(attrs={"list": "models"}),
     )
     served_model_name = forms.CharField(
         label=gettext_lazy("Served model name"), help_text=gettext_lazy("What clients write into “model”.")
@@ -40,7 +44,9 @@ class SpecForm(forms.Form):
         help_text=gettext_lazy("“auto” takes the newest found on the host."),
         widget=forms.TextInput(attrs={"list": "installations"}),
     )
-    task = forms.ChoiceField(label=gettext_lazy("Task"), choices=[(task, task) for task in TASKS], required=False)
+    task = forms.ChoiceField(
+        label=gettext_lazy("Task"), choices=[(task, task) for task in TASKS], required=False
+    )
     instances = number(gettext_lazy("Instances"))
     tensor_parallel = number(gettext_lazy("Tensor parallel"))
     pipeline_parallel = number(gettext_lazy("Pipeline parallel"))
@@ -52,12 +58,18 @@ class SpecForm(forms.Form):
     )
     max_model_len = number(gettext_lazy("Context length"), gettext_lazy("Tokens. Empty: the model's own."))
     max_num_seqs = number(gettext_lazy("Sequences at once"), gettext_lazy("Empty: vLLM's default."))
-    dtype = forms.ChoiceField(label=gettext_lazy("Data type"), choices=[(dtype, dtype) for dtype in DTYPES], required=False)
+    dtype = forms.ChoiceField(
+        label=gettext_lazy("Data type"), choices=[(dtype, dtype) for dtype in DTYPES], required=False
+    )
     kv_cache_memory_bytes = forms.CharField(
-        label=gettext_lazy("KV cache"), required=False, help_text=gettext_lazy("Such as 40GiB. Empty: planned.")
+        label=gettext_lazy("KV cache"),
+        required=False,
+        help_text=gettext_lazy("Such as 40GiB. Empty: planned."),
     )
     gpu_memory_utilization = forms.CharField(
-        label=gettext_lazy("GPU memory utilization"), required=False, help_text=gettext_lazy("Such as 0.3. Empty: planned.")
+        label=gettext_lazy("GPU memory utilization"),
+        required=False,
+        help_text=gettext_lazy("Such as 0.3. Empty: planned."),
     )
     port = forms.CharField(label=gettext_lazy("Port"), required=False, initial="auto")
     address = forms.CharField(label=gettext_lazy("Address"), required=False, initial="127.0.0.1")
@@ -76,19 +88,35 @@ class SpecForm(forms.Form):
     secrets = forms.CharField(
         label=gettext_lazy("Secrets"),
         required=False,
-        widget=forms.Textarea(attrs={"rows": 2, "class": "code", "placeholder": "HF_TOKEN=name of a credential"}),
+        widget=forms.Textarea(
+            attrs={"rows": 2, "class": "code", "placeholder": "HF_TOKEN=name of a credential"}
+        ),
         help_text=gettext_lazy("NAME=name of a stored credential, one a line."),
     )
-    notes = forms.CharField(label=gettext_lazy("Notes"), required=False, widget=forms.Textarea(attrs={"rows": 2}))
+    notes = forms.CharField(
+        label=gettext_lazy("Notes"), required=False, widget=forms.Textarea(attrs={"rows": 2})
+    )
 
     spec: DeploymentSpec | None = None
 
-    def __init__(self, *args, host, devices=(), fixed_name: str = "", kept_env: Mapping[str, str] | None = None, **kwargs):
+    def __init__(
+        self,
+        *args,
+        host,
+        devices=(),
+        fixed_name: str = "",
+        kept_env: Mapping[str, str] | None = None,
+        **kwargs,
+    ):
         super().__init__(*args, **kwargs)
         self.host = host
         self.fixed_name = fixed_name
         self.kept_env = kept_env or {}
-        given = self.data.getlist("devices") if self.is_bound and hasattr(self.data, "getlist") else self.initial.get("devices", [])
+        given = (
+            self.data.getlist("devices")
+            if self.is_bound and hasattr(self.data, "getlist")
+            else self.initial.get("devices", [])
+        )
         self.fields["devices"].choices = device_choices(devices, given=given)
         if fixed_name:
             self.fields["name"].disabled = True
@@ -99,7 +127,11 @@ class SpecForm(forms.Form):
     @property
     def mapping(self) -> dict:
         """What was typed, as `parse_spec` wants it; empty fields are left out."""
-        values = {name: self.data.get(name, "").strip() for name in self.fields if name not in (*GATHERED, "devices")}
+        values = {
+            name: self.data.get(name, "").strip()
+            for name in self.fields
+            if name not in (*GATHERED, "devices")
+        }
         values = {name: value for name, value in values.items() if value}
         values |= {"host": self.host.name, "name": self.fixed_name or values.get("name", "")}
         if chosen := self.data.getlist("devices"):
@@ -164,7 +196,10 @@ def said(problem: Problem) -> str:
 
 def device_choices(devices, *, given) -> list[tuple[str, str]]:
     """The host's devices by uuid, and whatever else was chosen before."""
-    known = [(device.uuid, str(device.name) if device.index is None else f"{device.index} · {device.name}") for device in devices]
+    known = [
+        (device.uuid, str(device.name) if device.index is None else f"{device.index} · {device.name}")
+        for device in devices
+    ]
     shown = {uuid for uuid, _label in known}
     return known + [(str(item), str(item)) for item in given if str(item) not in shown]
 

@@ -39,7 +39,9 @@ def host_new(request):
         return render(request, "hosts/new.html", context)
     if form.is_valid():
         try:
-            host = services.propose_host(**form.cleaned_data, by=actor_of_request(request), now=timezone.now())
+            host = services.propose_host(
+                **form.cleaned_data, by=actor_of_request(request), now=timezone.now()
+            )
         except services.Refused as refused:
             context["problem"] = refused.problem
         else:
@@ -59,7 +61,9 @@ def host_confirm(request, pk: int):
     host = host_to(request.user, pk, "hosts.add_host")
     fingerprint = request.POST.get("fingerprint", "")
     try:
-        services.confirm_key(host=host, fingerprint=fingerprint, by=actor_of_request(request), now=timezone.now())
+        services.confirm_key(
+            host=host, fingerprint=fingerprint, by=actor_of_request(request), now=timezone.now()
+        )
     except services.Refused as refused:
         return refuse(request, host, refused.problem)
     return redirect("hosts:detail", pk=pk)

@@ -65,7 +65,11 @@ def short(text: str) -> str:
 @register.filter
 def figures(numbers: Mapping | None) -> list[tuple[str, str]]:
     """The numbers of a problem as (words, value); bytes become GiB."""
-    return [(words(key), figure(key, value)) for key, value in (numbers or {}).items() if value not in (None, "", [])]
+    return [
+        (words(key), figure(key, value))
+        for key, value in (numbers or {}).items()
+        if value not in (None, "", [])
+    ]
 
 
 def words(key: str) -> str:

@@ -32,7 +32,8 @@ def deployment_rows(user) -> list[dict]:
     for launch in current_launches(user):
         launches.setdefault(launch.deployment_id, []).append(launch)
     return [
-        summary(deployment, revisions.get(deployment.pk), launches.get(deployment.pk, [])) for deployment in deployments
+        summary(deployment, revisions.get(deployment.pk), launches.get(deployment.pk, []))
+        for deployment in deployments
     ]
 
 
@@ -83,8 +84,11 @@ def deployment_page(deployment: Deployment, user) -> dict:
         "runs": runs,
         "open_plan": deployment.plans.filter(state="open").first(),
         "revisions": [{"revision": revision, "yaml": shown_yaml(revision, user)} for revision in revisions],
-        "past": list(deployment.launches.filter(ended_at__isnull=False, launched_at__isnull=False)
-                     .select_related("instance", "revision", "host")[:MOST_ROWS]),
+        "past": list(
+            deployment.launches.filter(ended_at__isnull=False, launched_at__isnull=False).select_related(
+                "instance", "revision", "host"
+            )[:MOST_ROWS]
+        ),
     }
     return page
 

@@ -43,15 +43,22 @@ class Draft:
 
     def as_form(self, values: dict) -> "Draft":
         named = next((host for host in self.hosts if host.name == self.bound.spec.host), self.host)
-        options = self.options | {"host": named, "devices": named.devices.filter(present=True) if named else ()}
-        return replace(self, tab="form", host=named, facts=facts_of(named), bound=SpecForm(initial=values, **options))
+        options = self.options | {
+            "host": named,
+            "devices": named.devices.filter(present=True) if named else (),
+        }
+        return replace(
+            self, tab="form", host=named, facts=facts_of(named), bound=SpecForm(initial=values, **options)
+        )
 
     def environment_to_add(self, request) -> Environment | None:
         """The environment of the host that the spec names, where this user may add deployments."""
         allowed = set(environments_with(request.user, ADD).values_list("pk", flat=True))
         wanted = self.bound.spec.host
         named = [host for host in self.hosts if host.name == wanted and host.environment_id in allowed]
-        chosen = next((host for host in named if self.host and host.pk == self.host.pk), named[0] if named else None)
+        chosen = next(
+            (host for host in named if self.host and host.pk == self.host.pk), named[0] if named else None
+        )
         return chosen.environment if chosen else None
 
 
@@ -63,7 +70,10 @@ def starting_draft(request, *, deployment: Deployment | None) -> Draft:
     host = chosen_host(hosts, source.get("host"), named=spec.host if spec else "")
     hidden = spec is not None and not request.user.has_perm(SEE_VALUES, deployment)
     tab = "yaml" if source.get("as") == "yaml" or host is None else "form"
-    naming = {"fixed_name": deployment.name if deployment else "", "kept_env": dict(spec.env) if hidden else {}}
+    naming = {
+        "fixed_name": deployment.name if deployment else "",
+        "kept_env": dict(spec.env) if hidden else {},
+    }
     options = naming | {"host": host, "devices": host.devices.filter(present=True) if host else ()}
     shown = replace(spec, env={}) if hidden else spec
     draft = Draft(tab, None, host, hosts, deployment, facts_of(host), options, hides_env=hidden)

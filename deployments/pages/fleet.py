@@ -1,6 +1,5 @@
 """The fleet page: what is wrong first, then hosts and deployments."""
 
-
 from deployments.models import Launch
 from deployments.pages.deployments import deployment_rows
 from deployments.pages.launches import launch_trouble

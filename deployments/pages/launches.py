@@ -33,13 +33,22 @@ def current_launches(user) -> QuerySet[Launch]:
     """The newest asked-for launch of every instance slot, and every orphaned one."""
     newest = Launch.objects.filter(instance=OuterRef("instance")).exclude(NEVER_ASKED).order_by("-created_at")
     chosen = Q(pk=Subquery(newest.values("pk")[:1])) | Q(state=LaunchState.ORPHANED)
-    return launches_for(user).filter(chosen).exclude(NEVER_ASKED).defer("argv").order_by("instance__slot", "created_at")
+    return (
+        launches_for(user)
+        .filter(chosen)
+        .exclude(NEVER_ASKED)
+        .defer("argv")
+        .order_by("instance__slot", "created_at")
+    )
 
 
 def held_memory(launch: Launch) -> int | None:
     """Bytes of device memory its processes were last seen to hold; None where none was read."""
     readings = [
-        count for process in launch.processes for count in (process.get("device_memory") or {}).values() if count is not None
+        count
+        for process in launch.processes
+        for count in (process.get("device_memory") or {}).values()
+        if count is not None
     ]
     return sum(readings) if readings else None
 
@@ -49,7 +58,10 @@ def launch_trouble(launch: Launch) -> dict | None:
     if launch.state == LaunchState.ORPHANED:
         return orphan_problem(launch)
     if launch.state == LaunchState.FAILED:
-        return launch.cause or {"code": "CAUSE_UNKNOWN", "message": _("It ended, and its log names no cause.")}
+        return launch.cause or {
+            "code": "CAUSE_UNKNOWN",
+            "message": _("It ended, and its log names no cause."),
+        }
     if launch.state in (LaunchState.DEGRADED, LaunchState.UNVERIFIED):
         return launch.verdict
     return None

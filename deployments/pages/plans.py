@@ -38,7 +38,8 @@ def plan_page(plan: Plan, user, *, now) -> dict:
         "plan": plan,
         "intent": intent,
         "open": plan.state == Plan.State.OPEN and plan.expires_at > now,
-        "expired": plan.state == Plan.State.EXPIRED or (plan.state == Plan.State.OPEN and plan.expires_at <= now),
+        "expired": plan.state == Plan.State.EXPIRED
+        or (plan.state == Plan.State.OPEN and plan.expires_at <= now),
         "launches": [shown_launch(launch, devices, values=values) for launch in launches],
         "stops": [{**stop, "name": instance_name(stop)} for stop in stops],
         "steps": [[names.get(str(key), str(key)) for key in step] for step in intent.get("order") or []],
@@ -97,13 +98,23 @@ def shown_environment(launch: dict, *, values: bool) -> list[tuple[str, str, str
     plain = launch.get("env") or {}
     rows = [(name, str(value) if values else HIDDEN, "") for name, value in sorted(plain.items())]
     secrets = sorted((launch.get("secrets") or {}).items())
-    return rows + [(name, _("credential %(name)s") % {"name": credential}, "secret") for name, credential in secrets]
+    return rows + [
+        (name, _("credential %(name)s") % {"name": credential}, "secret") for name, credential in secrets
+    ]
 
 
 def device_bar(bar: dict) -> dict:
-    segments = [(part["kind"], part["bytes"], part["label"]) for part in bar["segments"] if part["kind"] != "free"]
+    segments = [
+        (part["kind"], part["bytes"], part["label"]) for part in bar["segments"] if part["kind"] != "free"
+    ]
     drawn = memory_bar(bar["total"], segments) if bar["total"] else None
-    return {"name": bar["name"], "device": bar["device"], "total": bar["total"], "segments": bar["segments"], "bar": drawn}
+    return {
+        "name": bar["name"],
+        "device": bar["device"],
+        "total": bar["total"],
+        "segments": bar["segments"],
+        "bar": drawn,
+    }
 
 
 def shown_precondition(row: dict, names: dict[str, str], devices: dict[str, Device]) -> dict:

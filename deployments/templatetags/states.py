@@ -9,7 +9,13 @@ from deployments.planning.states import LAUNCH_ACTIVE, LAUNCH_TONE, RUN_TONE, La
 
 register = template.Library()
 PHASES = frozenset(phase.value for phase in Phase)
-STEP_TONE = {"waiting": "neutral", "running": "progress", "done": "good", "failed": "bad", "skipped": "neutral"}
+STEP_TONE = {
+    "waiting": "neutral",
+    "running": "progress",
+    "done": "good",
+    "failed": "bad",
+    "skipped": "neutral",
+}
 STEPS = {
     "launch": _("Launch"),
     "follow_start": _("Follow the start"),
@@ -53,7 +59,11 @@ def phase_steps(launch) -> list[dict]:
     return [
         {
             "label": PHASE_LABEL[phase],
-            "place": "passed" if place < current or place == current == listening else "current" if place == current else "ahead",
+            "place": "passed"
+            if place < current or place == current == listening
+            else "current"
+            if place == current
+            else "ahead",
         }
         for place, phase in shown
     ]

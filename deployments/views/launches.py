@@ -17,7 +17,9 @@ MOST_LINES = 2000
 def instance(request, pk):
     launch = launch_to_see(request.user, pk)
     context = instance_page(launch, request.user, first=whole(request, "from"))
-    return render_live(request, page="deployments/instance.html", fragment="deployments/_instance.html", context=context)
+    return render_live(
+        request, page="deployments/instance.html", fragment="deployments/_instance.html", context=context
+    )
 
 
 @require_safe
@@ -27,8 +29,12 @@ def instance_log(request, pk):
     require(request.user, "deployments.read_log", launch)
     stream = stream_to_read(request.user, pk)
     lines = read_lines(stream, first=1, limit=stream.lines) if stream else ()
-    response = HttpResponse((f"{strip_ansi(text)}\n" for _number, text in lines), content_type="text/plain; charset=utf-8")
-    response["Content-Disposition"] = f'attachment; filename="{launch.instance.name}-{str(launch.pk)[:8]}.log"'
+    response = HttpResponse(
+        (f"{strip_ansi(text)}\n" for _number, text in lines), content_type="text/plain; charset=utf-8"
+    )
+    response["Content-Disposition"] = (
+        f'attachment; filename="{launch.instance.name}-{str(launch.pk)[:8]}.log"'
+    )
     return response
 
 

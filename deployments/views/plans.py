@@ -41,7 +41,10 @@ def plan_stop(request, pk: int):
     chosen = list(deployment.launches.filter(pk__in=keys).select_related("host", "instance", "revision"))
     # Without any id all live launches are meant; an id that is none of them stops nothing.
     made = make_stop_plan(
-        deployment=deployment, launches=chosen if asked else None, by=actor_of_request(request), now=timezone.now()
+        deployment=deployment,
+        launches=chosen if asked else None,
+        by=actor_of_request(request),
+        now=timezone.now(),
     )
     return answer(request, deployment, made)
 
@@ -73,7 +76,9 @@ def plan_run(request, pk: int):
     plan = plan_for_action(request.user, pk)
     now = timezone.now()
     try:
-        run = request_run(plan=plan, digest=request.POST.get("digest", ""), by=actor_of_request(request), now=now)
+        run = request_run(
+            plan=plan, digest=request.POST.get("digest", ""), by=actor_of_request(request), now=now
+        )
     except RunRefused as refused:
         context = plan_page(plan_to(request.user, pk), request.user, now=now)
         context |= {"right": RIGHT[plan.kind], "refusal": refused.problem}

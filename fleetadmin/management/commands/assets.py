@@ -56,4 +56,6 @@ def copy_files(*, source: Path, target: Path) -> None:
         try:
             shutil.copyfile(source / name, destination)
         except FileNotFoundError as error:
-            raise CommandError(f"{name} is not in the package; package.json and this command disagree.") from error
+            raise CommandError(
+                f"{name} is not in the package; package.json and this command disagree."
+            ) from error
