@@ -18,6 +18,7 @@ from deployments.planning.arguments import (
     can_pin_kv_cache,
     check_arguments,
 )
+from deployments.planning.host_checks import judge_host, note_host
 from deployments.planning.host_choices import ChosenVllm, choose_model, choose_vllm, read_figures
 from deployments.planning.memory_bars import build_bars
 from deployments.planning.placement import Need, Placement, place_instances, select_devices
@@ -33,15 +34,14 @@ from deployments.planning.plan import (
 )
 from deployments.planning.ports import assign_ports
 from deployments.planning.refusals import Refusal, RefusalCode, Refused
-from hosts.facts.model import CPU_DEVICE, HostFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from deployments.planning.spec import DeploymentSpec
+    from hosts.facts.model import HostFacts
 
-# A plan is made from facts at most this old; at its run, they may be this old at most.
-MAX_FACTS_AGE_S = 300
+# A plan is made from facts younger than `host_checks.MAX_FACTS_AGE_S`; at its run they may be this old.
 MAX_FACTS_AGE_AT_RUN_S = 3600
 
 
@@ -53,6 +53,16 @@ class _Launch:
     slot: int
     shape: LaunchShape
     need: Need
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Decided:
+    """Every choice of a start: which vLLM, which devices and bytes, which ports."""
+
+    vllm: ChosenVllm
+    placement: Placement
+    ports: Mapping[int, int]
+    notes: tuple[Note, ...]
 
 
 def slot_key(*, deployment_id: int | str, slot: int) -> str:
@@ -75,41 +85,16 @@ def build_start_plan(
 
     `ids` gives a new launch id at each call (called only if all is well).
     """
-    reasons = _judge_host(spec=spec, host=host, facts=facts, facts_age_s=facts_age_s)
     slots, kept = _split_slots(spec=spec, taken=taken)
-    if not slots:
-        reasons.append(_already_running(spec=spec))
-    vllm = choose_vllm(spec=spec, host=host, facts=facts)
-    model, model_reasons = choose_model(spec=spec, host=host, facts=facts)
-    version = None if isinstance(vllm, Refusal) else vllm.version
-    argument_reasons, notes = check_arguments(
-        spec=spec, version=version, allow_code_loading=allow_code_loading
+    reasons = judge_host(spec=spec, host=host, facts=facts, facts_age_s=facts_age_s)
+    reasons += [] if slots else [_already_running(spec=spec)]
+    decided = _decide(
+        spec=spec, host=host, facts=facts, slots=slots, taken=taken, allow_code_loading=allow_code_loading
     )
-    figures, figure_notes = read_figures(spec=spec, model=model)
-    reasons += [*([vllm] if isinstance(vllm, Refusal) else []), *model_reasons, *argument_reasons]
-    devices, device_reasons = select_devices(spec=spec, facts=facts)
-    reasons += device_reasons
-    placement: Placement | list[Refusal] = []
-    if not device_reasons:
-        can_pin = version is None or can_pin_kv_cache(version)
-        placement = place_instances(
-            spec=spec, slots=slots, devices=devices, taken=taken, model=figures, can_pin=can_pin
-        )
-    ports = assign_ports(spec=spec, slots=slots, taken=taken)
-    if isinstance(placement, list):
-        reasons += placement
-    if isinstance(ports, list):
-        reasons += ports
-    if reasons or isinstance(vllm, Refusal) or isinstance(placement, list) or isinstance(ports, list):
-        return Refused(reasons=tuple(reasons))
-    launches = [
-        _Launch(
-            launch_id=ids(), slot=slot, need=placement.needs[slot],
-            shape=_shape(placement=placement, slot=slot, port=ports[slot]),
-        )
-        for slot in slots
-    ]  # fmt: skip
-    notes += figure_notes + _host_notes(facts=facts, vllm=vllm) + _kept_notes(kept=kept, revision=revision)
+    if isinstance(decided, list) or reasons:
+        return Refused(reasons=(*reasons, *(decided if isinstance(decided, list) else ())))
+    launches = [_launch(decided=decided, slot=slot, launch_id=ids()) for slot in slots]
+    vllm = decided.vllm
     intent = {
         **_head(kind="start", revision=revision, host=host),
         "launches": [
@@ -123,12 +108,54 @@ def build_start_plan(
         preconditions=_start_preconditions(
             host=host, spec=spec, vllm=vllm, launches=launches, revision=revision
         ),
-        notes=tuple(notes),
+        notes=(
+            *decided.notes,
+            *note_host(facts=facts, vllm=vllm),
+            *_kept_notes(kept=kept, revision=revision),
+        ),
         memory=build_bars(
-            rooms=[room for group in placement.devices.values() for room in group],
+            rooms=[room for group in decided.placement.devices.values() for room in group],
             needs=[(launch.launch_id, launch.shape.devices, launch.need) for launch in launches],
         ),
     )
+
+
+def _decide(
+    *,
+    spec: DeploymentSpec,
+    host: HostRef,
+    facts: HostFacts,
+    slots: Sequence[int],
+    taken: Taken,
+    allow_code_loading: bool,
+) -> _Decided | list[Refusal]:
+    """Ask every question, also after a no, and return all choices or all refusals."""
+    vllm = choose_vllm(spec=spec, host=host, facts=facts)
+    version = None if isinstance(vllm, Refusal) else vllm.version
+    model, model_reasons = choose_model(spec=spec, host=host, facts=facts)
+    argument_reasons, notes = check_arguments(
+        spec=spec, version=version, allow_code_loading=allow_code_loading
+    )
+    figures, figure_notes = read_figures(spec=spec, model=model)
+    devices, device_reasons = select_devices(spec=spec, facts=facts)
+    placement: Placement | list[Refusal] = []
+    if not device_reasons:
+        can_pin = version is None or can_pin_kv_cache(version)
+        placement = place_instances(
+            spec=spec, slots=slots, devices=devices, taken=taken, model=figures, can_pin=can_pin
+        )
+    ports = assign_ports(spec=spec, slots=slots, taken=taken)
+    reasons = [
+        *([vllm] if isinstance(vllm, Refusal) else ()),
+        *model_reasons,
+        *argument_reasons,
+        *device_reasons,
+        *(placement if isinstance(placement, list) else ()),
+        *(ports if isinstance(ports, list) else ()),
+    ]
+    if reasons or isinstance(vllm, Refusal) or isinstance(placement, list) or isinstance(ports, list):
+        return reasons
+    return _Decided(vllm=vllm, placement=placement, ports=ports, notes=(*notes, *figure_notes))
 
 
 def build_stop_plan(
@@ -148,21 +175,12 @@ def build_stop_plan(
     All go side by side. A second SIGTERM follows the first, which vLLM swallows while it starts.
     """
     if not targets:
-        return Refused(
-            reasons=(
-                Refusal(
-                    code=RefusalCode.NOTHING_TO_STOP,
-                    message=f"Nothing of {deployment_name} runs on {host.name}.",
-                    next_step="Refresh the host; if processes are shown there, sweep them as orphans.",
-                ),
-            )
-        )
+        return Refused(reasons=(_nothing_to_stop(deployment_name=deployment_name, host=host),))
     ordered = sorted(targets, key=lambda target: (target.slot, target.launch_id))
-    deployment = {"id": deployment_id, "name": deployment_name}
     intent = {
         "form": 1,
         "kind": kind,
-        "deployment": deployment,
+        "deployment": {"id": deployment_id, "name": deployment_name},
         "revision": None
         if revision is None
         else {"id": revision.id, "number": revision.number, "digest": revision.digest},
@@ -170,13 +188,7 @@ def build_stop_plan(
         "launches": [],
         "stops": [
             {
-                "launch_id": target.launch_id,
-                "instance": {"name": target.instance, "slot": target.slot},
-                "slot_key": target.slot_key,
-                "devices": list(target.devices),
-                "address": target.address,
-                "port": target.port,
-                "reserved_bytes": dict(sorted(target.reserved.items())),
+                **_stop_intent(target),
                 "grace_s": grace_s,
                 "second_term_s": second_term_s,
                 "reason": reason,
@@ -194,52 +206,29 @@ def build_stop_plan(
     return seal_plan(intent=intent, preconditions=(*_identity(host), *known), notes=())
 
 
+def _stop_intent(target: RunningInstance) -> dict[str, Any]:
+    return {
+        "launch_id": target.launch_id,
+        "instance": {"name": target.instance, "slot": target.slot},
+        "slot_key": target.slot_key,
+        "devices": list(target.devices),
+        "address": target.address,
+        "port": target.port,
+        "reserved_bytes": dict(sorted(target.reserved.items())),
+    }
+
+
+def _nothing_to_stop(*, deployment_name: str, host: HostRef) -> Refusal:
+    return Refusal(
+        code=RefusalCode.NOTHING_TO_STOP,
+        message=f"Nothing of {deployment_name} runs on {host.name}.",
+        next_step="Refresh the host; if processes are shown there, sweep them as orphans.",
+    )
+
+
 def _split_slots(*, spec: DeploymentSpec, taken: Taken) -> tuple[list[int], list[RunningInstance]]:
     running = {instance.slot: instance for instance in taken.instances}
     return [slot for slot in range(spec.instances) if slot not in running], list(taken.instances)
-
-
-def _judge_host(*, spec: DeploymentSpec, host: HostRef, facts: HostFacts, facts_age_s: int) -> list[Refusal]:
-    reasons = []
-    if spec.host != host.name:
-        reasons.append(
-            Refusal(
-                code=RefusalCode.WRONG_HOST,
-                message=f"The deployment is for {spec.host}, not for {host.name}.",
-                next_step=f"Plan it on {spec.host}, or change the deployment's host.",
-            )
-        )
-    if facts.machine_id != host.machine_id:
-        reasons.append(
-            Refusal(
-                code=RefusalCode.HOST_CHANGED,
-                message=f"The machine that answers as {host.name} is not the one that was enrolled.",
-                next_step="Find out whether the host was reinstalled or replaced; if that is meant, enrol it"
-                " again.",
-                numbers={"wanted": host.machine_id, "found": facts.machine_id},
-            )
-        )
-    if facts_age_s > MAX_FACTS_AGE_S:
-        reasons.append(
-            Refusal(
-                code=RefusalCode.FACTS_TOO_OLD,
-                message=f"What is known of {host.name} is {facts_age_s} seconds old; a plan needs it to be"
-                f" {MAX_FACTS_AGE_S} at most.",
-                next_step="Refresh the host's facts and plan again.",
-                numbers={"age_s": facts_age_s, "limit_s": MAX_FACTS_AGE_S},
-            )
-        )
-    if facts.session.kill_user_processes is True and facts.uid != 0:
-        reasons.append(
-            Refusal(
-                code=RefusalCode.LOGOUT_KILLS,
-                message=f"{host.name} ends a user's processes when the SSH session ends (logind's"
-                " KillUserProcesses=yes).",
-                next_step="Have root set KillUserProcesses=no, or"
-                f" KillExcludeUsers={facts.user or 'the account'}, in /etc/systemd/logind.conf.",
-            )
-        )
-    return reasons
 
 
 def _already_running(*, spec: DeploymentSpec) -> Refusal:
@@ -251,14 +240,15 @@ def _already_running(*, spec: DeploymentSpec) -> Refusal:
     )
 
 
-def _shape(*, placement: Placement, slot: int, port: int) -> LaunchShape:
-    need = placement.needs[slot]
-    return LaunchShape(
-        devices=tuple(room.device.uuid for room in placement.devices[slot]),
-        port=port,
+def _launch(*, decided: _Decided, slot: int, launch_id: str) -> _Launch:
+    need = decided.placement.needs[slot]
+    shape = LaunchShape(
+        devices=tuple(room.device.uuid for room in decided.placement.devices[slot]),
+        port=decided.ports[slot],
         utilization=None if need.share is None else format(need.share.normalize(), "f"),
         kv_cache_bytes=need.pinned,
     )
+    return _Launch(launch_id=launch_id, slot=slot, shape=shape, need=need)
 
 
 def _head(*, kind: str, revision: RevisionRef, host: HostRef) -> dict[str, Any]:
@@ -361,29 +351,9 @@ def _start_preconditions(
     return tuple(found)
 
 
-def _host_notes(*, facts: HostFacts, vllm: ChosenVllm) -> list[Note]:
-    notes = [Note(code="FACTS_WARNING", message=warning, level="warning") for warning in facts.warnings]
-    on_cpu = any(device.uuid == CPU_DEVICE for device in facts.devices)
-    if on_cpu and not vllm.version.is_cpu_build:
-        notes.append(
-            Note(
-                code="NOT_A_CPU_BUILD",
-                message=f"The host has no GPU, and vLLM {vllm.version} does not say that it is a build for"
-                " the CPU.",
-                level="warning",
-            )
-        )
-    if facts.session.remove_ipc is True and facts.session.linger is not True and facts.uid != 0:
-        notes.append(
-            Note(
-                code="IPC_REMOVED_AT_LOGOUT",
-                message="The host removes a user's shared memory when the last session ends (logind's"
-                " RemoveIPC=yes);"
-                f" `loginctl enable-linger {facts.user or 'USER'}` prevents it.",
-                level="warning",
-            )
-        )
-    return notes
+def plan_summary(plan: Plan) -> Mapping[str, int]:
+    """Count what a plan does, for one line in a list: {"starts": 3, "stops": 0, "steps": 3}."""
+    return {"starts": len(plan.launches), "stops": len(plan.stops), "steps": len(plan.order)}
 
 
 def _kept_notes(*, kept: Sequence[RunningInstance], revision: RevisionRef) -> list[Note]:
@@ -399,8 +369,3 @@ def _kept_notes(*, kept: Sequence[RunningInstance], revision: RevisionRef) -> li
             )
         )
     return notes
-
-
-def plan_summary(plan: Plan) -> Mapping[str, int]:
-    """Count what a plan does, for one line in a list: {"starts": 3, "stops": 0, "steps": 3}."""
-    return {"starts": len(plan.launches), "stops": len(plan.stops), "steps": len(plan.order)}

@@ -505,3 +505,11 @@ class TestRefused:
     def test_has_numbers_that_can_be_stored(self):
         result = plan_start(spec=make_spec(instances=3, kv_cache_memory_bytes="60GiB", max_model_len=2048))
         json.dumps([dict(reason.numbers) for reason in result.reasons])
+
+
+class TestReserve:
+    def test_is_five_percent_of_every_device(self):
+        plan = planned(spec=make_spec(gpu_memory_utilization=0.95, max_model_len=2048))
+        kept = next(segment.bytes for segment in plan.memory[0].segments if segment.kind == "reserve")
+        assert kept == H200_TOTAL * 5 // 100
+        assert codes(plan_start(spec=make_spec(gpu_memory_utilization=0.96))) == ["MEMORY_TOO_SMALL"]
