@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from audit.canonical import clean_text
+
 MAX_TEXT = 4096
-_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _ISO = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:Z|[+-]\d\d:?\d\d)?", re.ASCII)
 # 8 EiB: larger counts do not fit a signed 64-bit column and are nonsense for any host.
 MAX_COUNT = 2**63 - 1
@@ -21,7 +22,7 @@ def read_text(source: Mapping[str, Any], key: str, *, limit: int = MAX_TEXT) -> 
     value = source.get(key)
     if not isinstance(value, str):
         return None
-    return _UNSTORABLE.sub("\ufffd", value[:limit]).strip() or None
+    return clean_text(value[:limit]).strip() or None
 
 
 def read_count(source: Mapping[str, Any], key: str) -> int | None:
