@@ -143,6 +143,41 @@ def check_profiling(*, free_before: int, free_after: int) -> StartError | None:
     )
 
 
+def check_cpu_memory(*, available: int, total: int, requested: int, utilization: float) -> StartError | None:
+    """CPU back end of 0.32: the utilisation is a share of RAM there."""
+    if requested <= available:
+        return None
+    return StartError(
+        f"Available memory on node 0 ({format_gib(available)}/{format_gib(total)} GiB) on startup is less than "
+        f"desired CPU memory utilization ({utilization}, {format_gib(requested)} GiB). On the CPU backend, the "
+        "`--gpu-memory-utilization` flag controls the fraction of CPU memory reserved (despite its name). To "
+        "resolve: decrease `--gpu-memory-utilization` (e.g. `--gpu-memory-utilization 0.5`) or reduce CPU "
+        "memory used by other processes.",
+        where="engine",
+        function="__init__",
+    )
+
+
+def check_cpu_cache(*, available: int, total: int, wanted: int, requested: int | None) -> StartError | None:
+    """CPU back end of 0.32: `wanted` bytes of KV cache, explicit (`requested` None) or what RAM's share left."""
+    if 0 < wanted <= available:
+        return None
+    head = (
+        f"Available memory on node 0 ({format_gib(available)}/{format_gib(total)} GiB) on kv cache allocation is "
+        "less than requested memory for kv "
+    )
+    if requested is None:
+        tail = (
+            f"({format_gib(wanted)} GiB). Decrease --kv-cache-memory-bytes, VLLM_CPU_KVCACHE_SPACE, "
+            "or reduce CPU memory used by other processes."
+        )
+    else:
+        tail = (
+            f"({format_gib(wanted)}/{format_gib(requested)} GiB). Reduce CPU memory used by other processes."
+        )
+    return StartError(head + tail, where="engine", function="determine_available_memory")
+
+
 def check_kv_cache(*, available: int, token_bytes: int, max_model_len: int) -> StartError | None:
     if available <= 0:
         return StartError(

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from simulator.vllm.instance import Instance
     from simulator.vllm.model_files import Model
 
-CPU_DEFAULT_KV = 4 * GIB
-
 
 class EngineStart:
     """Runs once per instance. StartError carries what vLLM would say; the caller writes it."""
@@ -94,6 +92,8 @@ class EngineStart:
         await self.instance.write_over(pieces, self.timings.phase("distributed"))
         utilization = instance.arguments.utilization
         self._allocate("context")
+        if not instance.gpus:
+            self._check_cpu()
         with instance.machine.lock:
             self.free_before = [gpu.free for gpu in instance.gpus]
         for index, (gpu, free) in enumerate(zip(instance.gpus, self.free_before, strict=True)):
@@ -102,6 +102,48 @@ class EngineStart:
                 device=index, free=free, total=gpu.usable, requested=requested, utilization=utilization
             ):
                 raise failure
+
+    def _requested_cpu(self) -> int:
+        instance = self.instance
+        return compute_requested(
+            total=instance.machine.memory_total, utilization=instance.arguments.utilization
+        )
+
+    def _explicit_cpu_cache(self) -> int | None:
+        instance = self.instance
+        if instance.arguments.kv_cache_memory is not None:
+            return instance.arguments.kv_cache_memory
+        space = instance.env.get("VLLM_CPU_KVCACHE_SPACE")
+        return int(space) * GIB if space else None
+
+    def _check_cpu(self) -> None:
+        if self._explicit_cpu_cache() is not None:
+            return
+        total, available = self.instance.machine.memory()
+        if failure := checks.check_cpu_memory(
+            available=available,
+            total=total,
+            requested=self._requested_cpu(),
+            utilization=self.instance.arguments.utilization,
+        ):
+            raise failure
+
+    def _find_cpu_cache(self) -> int:
+        """Bytes for the KV cache in RAM: as asked, or the requested share less what the worker has."""
+        explicit = self._explicit_cpu_cache()
+        total, available = self.instance.machine.memory()
+        requested = self._requested_cpu()
+        consumed = self.instance.tree.workers[0].rss
+        wanted = explicit if explicit is not None else requested - consumed
+        if failure := checks.check_cpu_cache(
+            available=available,
+            total=total,
+            wanted=wanted,
+            requested=None if explicit is not None else requested,
+        ):
+            raise failure
+        self.log.values |= {"requested_gib": format_gib(requested), "consumed_gib": format_gib(consumed)}
+        return wanted
 
     def _allocate(self, what: str, size: int | None = None) -> None:
         """Take the same number of bytes on each rank's device, or say CUDA's out-of-memory words."""
@@ -182,14 +224,15 @@ class EngineStart:
             pipeline_parallel=arguments.pipeline_parallel,
         )
         available = self._find_available()
-        pinned = arguments.kv_cache_memory is not None
+        explicit = None if instance.gpus else self._explicit_cpu_cache()
+        pinned = (arguments.kv_cache_memory or explicit) is not None
         _, memory = instance.machine.memory()
         self._write(
             self._rank_pieces(
                 "pinned" if pinned else "profile",
                 kv_gib=format_gib(available),
                 free_gib=format_gib(min(self.free_before, default=memory)),
-                total_gib=format_gib(instance.machine.memory_total / 2),
+                total_gib=format_gib(instance.machine.memory_total),
             )
         )
         if failure := checks.check_kv_cache(
@@ -211,10 +254,10 @@ class EngineStart:
         Growth of others since the snapshot is taken for our own, as in vLLM.
         """
         instance, arguments = self.instance, self.instance.arguments
+        if not instance.gpus:
+            return self._find_cpu_cache()
         if arguments.kv_cache_memory is not None:
             return arguments.kv_cache_memory
-        if not instance.gpus:
-            return int(float(instance.env.get("VLLM_CPU_KVCACHE_SPACE", CPU_DEFAULT_KV / GIB)) * GIB)
         found = []
         for gpu, before in zip(instance.gpus, self.free_before, strict=True):
             own = self.weights + self.timings.memory("activations")

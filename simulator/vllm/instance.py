@@ -259,7 +259,7 @@ class Instance:
 
     async def _exit_after_engine(self) -> None:
         """Measured: /health 503 at once, the API server leaves by itself within seconds, with exit code 0."""
-        self.log.write_section("engine_dead")
+        self.log.write_section("engine_gone")  # read in the source of 0.32.0, not recorded
         await asyncio.sleep(self.timings.signal("engine_killed_api_exit"))
         self.log.write_section("api_exit")
         self.end_api(exit_code=0)

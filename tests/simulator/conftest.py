@@ -29,7 +29,7 @@ NO_WEIGHTS = ModelSpec("no-weights", QWEN3.config, 0, shards=0)
 HOSTS = (
     HostSpec(name="gpu-a", gpus=("L4", "L4"), installations=(InstallationSpec(), NEW_VLLM)),
     HostSpec(name="h200", gpus=("H200",), models=(QWEN3, NO_WEIGHTS), memory=512 << 30),
-    HostSpec(name="cpu-box", installations=(CPU_VLLM,), models=(QWEN3,), password="hunter2"),
+    HostSpec(name="cpu-box", installations=(CPU_VLLM,), models=(QWEN3,), memory=64 << 30, password="hunter2"),
     HostSpec(name="no-python", python=False, installations=(), models=()),
     HostSpec(name="old-python", old_python="3.6.8", installations=(), models=()),
     HostSpec(name="nfs-home", filesystem="nfs4", models=(QWEN3,)),

@@ -106,3 +106,20 @@ class TestLedger:
             assert not host.system.signal(pid, foreign.start_time, signal.SIGKILL)
         finally:
             host.machine.finish(host.machine.find(pid), exit_code=0)
+
+
+class TestCpu:
+    def test_takes_the_share_of_ram_less_what_the_worker_has(self, launcher):
+        started = launcher.start("cpu-box", "--gpu-memory-utilization", "0.5").wait_ready()
+        assert "Auto set (" in started.log
+        assert "with 32.00 GiB requested memory for the worker." in started.log
+
+    def test_takes_what_the_environment_says(self, launcher):
+        started = launcher.start("cpu-box", env={"VLLM_CPU_KVCACHE_SPACE": "2"}).wait_ready()
+        assert "Explicitly set (2.00/64.00) GiB" in started.log
+
+    def test_refuses_a_second_one_that_ram_does_not_hold(self, launcher):
+        launcher.start("cpu-box", "--gpu-memory-utilization", "0.6").wait_ready()
+        second = launcher.start("cpu-box", "--gpu-memory-utilization", "0.6")
+        assert second.wait_exit().exit_code == 1
+        assert "on startup is less than desired CPU memory utilization (0.6, 38.40 GiB)" in second.log
