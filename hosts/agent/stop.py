@@ -114,6 +114,9 @@ class Ending:
             rest = _workers(standing)
             if not rest:
                 break
+            # An EngineCore that gets TERM ends its own workers and cleans up; one whose workers go first does
+            # not.
+            rest = _heads(rest) if name == "TERM" else rest
             self.call.emit({"step": step, "pids": [process.pid for process in rest]})
             for process in rest:
                 self.send(process, name)
@@ -171,6 +174,12 @@ def _is_tracker(process: Process) -> bool:
 def _workers(standing: Standing) -> List[Process]:
     """All but the resource tracker."""
     return [process for process in standing.processes if not _is_tracker(process)]
+
+
+def _heads(processes: List[Process]) -> List[Process]:
+    """Those whose parent is none of the others."""
+    pids = {process.pid for process in processes}
+    return [process for process in processes if process.ppid not in pids]
 
 
 def stop(call: Call) -> Dict[str, Any]:
