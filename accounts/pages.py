@@ -16,7 +16,7 @@ SECTIONS = [
 
 
 def navigation(request: HttpRequest) -> dict[str, object]:
-    """The sections this user may open, by URL name, and the moment against which the page tells ages."""
+    """Return the sections this user may open, by URL name, and the moment from which ages are told."""
     user = getattr(request, "user", None)
     frame: dict[str, object] = {"sections": [], "now": timezone.now()}
     if user is not None and user.is_authenticated:
@@ -25,7 +25,7 @@ def navigation(request: HttpRequest) -> dict[str, object]:
 
 
 def render_live(request: HttpRequest, *, page: str, fragment: str, context: dict) -> HttpResponse:
-    """The page; or, for a refresh by htmx of the same address, the fragment that the page includes."""
+    """Return the page; or, for a refresh by htmx of the same address, the fragment that the page includes."""
     response = render(request, fragment if request.htmx else page, context)
     patch_vary_headers(response, ["HX-Request"])
     return response

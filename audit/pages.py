@@ -1,4 +1,4 @@
-"""An entry's body for people. Values of environment variables stay hidden from those who may not see them elsewhere."""
+"""An entry's body for people. Values of variables stay hidden from who may not see them elsewhere."""
 
 import json
 
@@ -22,7 +22,7 @@ def entry_page(entry: Entry, user) -> dict:
 
 
 def without_values(value):
-    """The same with the values below every `env` replaced."""
+    """Return the same with the values below every `env` replaced."""
     if isinstance(value, dict):
         return {
             key: dict.fromkeys(part, HIDDEN)

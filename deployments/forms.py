@@ -1,4 +1,4 @@
-"""A deployment as a form and as YAML. Both only gather; `parse_spec` judges, so that both are judged alike."""
+"""A deployment as a form and as YAML. Both only gather; `parse_spec` judges, so both are judged alike."""
 
 import json
 import re
@@ -82,7 +82,7 @@ class SpecForm(forms.Form):
     env = forms.CharField(
         label=gettext_lazy("Environment variables"),
         required=False,
-        widget=forms.Textarea(attrs={"rows": 4, "class": "code", "placeholder": "NCCL_DEBUG=INFO"}),
+        widget=forms.Textarea(attrs={"rows": 4, "class": "code", "placeholder": "OMP_NUM_THREADS=8"}),
         help_text=gettext_lazy("NAME=value, one a line."),
     )
     secrets = forms.CharField(
@@ -195,7 +195,7 @@ def said(problem: Problem) -> str:
 
 
 def device_choices(devices, *, given) -> list[tuple[str, str]]:
-    """The host's devices by uuid, and whatever else was chosen before."""
+    """Return the host's devices by uuid, and whatever else was chosen before."""
     known = [
         (device.uuid, str(device.name) if device.index is None else f"{device.index} · {device.name}")
         for device in devices
@@ -244,7 +244,7 @@ def read_value(text: str) -> object:
 
 
 def form_values(spec: DeploymentSpec) -> dict:
-    """A spec as initial values of SpecForm."""
+    """Return a spec as initial values of SpecForm."""
     values = {name: getattr(spec, name) for name in SpecForm.base_fields if name not in GATHERED}
     values["devices"] = [] if spec.devices == "auto" else [str(item) for item in spec.devices]
     values["extra_args"] = "\n".join(argument_line(flag, value) for flag, value in spec.extra_args.items())

@@ -1,4 +1,4 @@
-"""Shapes of what people type about hosts. Whether it holds is found out by the services and by the host itself."""
+"""Shapes of what people type about hosts. Whether it holds, the services and the host find out."""
 
 import re
 

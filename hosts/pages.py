@@ -18,14 +18,14 @@ GIB = 2**30
 
 
 def host_cards(user) -> list[dict]:
-    """Every host the user may see, with devices and reachability: four queries, however many hosts there are."""
+    """Every host the user may see, with devices and reachability; three queries for any number of them."""
     hosts = list(hosts_for(user).select_related("environment", "credential", "watch"))
     bars = device_rows(hosts)
     return [{"host": host, "devices": bars.get(host.pk, []), "trouble": trouble_of(host)} for host in hosts]
 
 
 def device_rows(hosts: Iterable[Host]) -> dict[int, list[dict]]:
-    """Per host the devices with what fills them: ours (processes of launches as last observed), foreign, free."""
+    """Per host the devices with what fills them: ours (as processes were last observed), others, free."""
     keys = [host.pk for host in hosts]
     ours = memory_of_launches(keys)
     rows: dict[int, list[dict]] = {}
@@ -35,7 +35,7 @@ def device_rows(hosts: Iterable[Host]) -> dict[int, list[dict]]:
 
 
 def memory_of_launches(host_keys: list[int]) -> dict[int, list[dict]]:
-    """The processes of launches on each host, as they were last observed."""
+    """Return the processes of launches on each host, as they were last observed."""
     found: dict[int, list[dict]] = {}
     # Through the relation's name: this app does not know the one above it.
     values = Host.objects.filter(pk__in=host_keys, launches__isnull=False).values_list(
@@ -47,7 +47,7 @@ def memory_of_launches(host_keys: list[int]) -> dict[int, list[dict]]:
 
 
 def held_bytes(processes: Iterable[dict], device: Device) -> int:
-    """What these processes hold of the device; of the CPU's memory it is their resident size."""
+    """Return what these processes hold of the device; of the CPU's memory it is their resident size."""
     if device.kind == "cpu":
         return sum(process.get("rss") or 0 for process in processes)
     return sum((process.get("device_memory") or {}).get(device.uuid) or 0 for process in processes)
@@ -79,7 +79,7 @@ def memory_bar(total: int, segments: list[tuple[str, int, str]]) -> dict:
 
 
 def trouble_of(host: Host) -> dict | None:
-    """What is wrong with the host itself: not heard, or its last failure. Not heard is not down."""
+    """Return what is wrong with the host itself: not heard, or its last failure. Not heard is not down."""
     watch = getattr(host, "watch", None)
     if watch is not None and watch.reachable is False:
         problem = watch.problem or {}
@@ -109,7 +109,7 @@ def host_page(host: Host, *, now: datetime) -> dict:
 
 
 def memory_chart(host: Host, *, now: datetime) -> dict:
-    """Used memory per device over the last half hour, in GiB; a reading that was not taken is None."""
+    """Return used memory per device over the last half hour, in GiB; a reading that was not taken is None."""
     rows = list(
         host.samples.filter(at__gte=now - CHART_SPAN).order_by("-at").values("at", "body")[:MOST_SAMPLES]
     )

@@ -1,4 +1,4 @@
-"""Rows for tests, as the application would have written them. Each takes what the test is about and makes up the rest."""
+"""Rows for tests, as the application would have written them; what a test is not about is made up."""
 
 import itertools
 import json
@@ -179,7 +179,7 @@ def make_unheard(host: Host, *, since=NOW) -> HostWatch:
         problem={
             "code": "HOST_UNREACHABLE",
             "message": f"{host.address} did not answer (no route).",
-            "next_step": "Check that the machine is on and that the network and its firewall let this server reach it.",
+            "next_step": "Check that the machine is on and that the network lets this server reach it.",
             "numbers": {},
         },
     )

@@ -13,7 +13,7 @@ from django.utils.translation import gettext_lazy
 from accounts.access import environments_with
 
 register = template.Library()
-NOTHING = "–"
+NOTHING = "–"  # noqa: RUF001  (the dash of tables, not a minus)
 GIB = 2**30
 MIB = 2**20
 UNITS = [(2**40, "TiB"), (GIB, "GiB"), (MIB, "MiB"), (2**10, "KiB")]
@@ -44,13 +44,13 @@ def gib(count: int | None) -> str:
 
 @register.filter
 def grouped(count: int | None) -> str:
-    """A whole number with commas between thousands, as vLLM prints it."""
+    """Return a whole number with commas between thousands, as vLLM prints it."""
     return NOTHING if count is None else f"{count:,}"
 
 
 @register.filter
 def known(value) -> str:
-    """The value, or a dash where it was not observed; 0 and False are observed."""
+    """Return the value, or a dash where it was not observed; 0 and False are observed."""
     if value is None or value == "":
         return NOTHING
     return {True: _("yes"), False: _("no")}[value] if isinstance(value, bool) else str(value)
@@ -58,13 +58,13 @@ def known(value) -> str:
 
 @register.filter
 def short(text: str) -> str:
-    """The start of an id or a digest."""
+    """Return the start of an id or a digest."""
     return str(text)[:12]
 
 
 @register.filter
 def figures(numbers: Mapping | None) -> list[tuple[str, str]]:
-    """The numbers of a problem as (words, value); bytes become GiB."""
+    """Return the numbers of a problem as (words, value); bytes become GiB."""
     return [
         (words(key), figure(key, value))
         for key, value in (numbers or {}).items()
@@ -143,7 +143,7 @@ def badge(label: str, tone: str = "neutral") -> dict:
 
 @register.inclusion_tag("_shared/problem.html")
 def problem(value: Mapping | None, title: str = "", level: str = "bad") -> dict:
-    """A failure as data: code, message (or sentence), next_step, numbers."""
+    """Return a failure as data: code, message (or sentence), next_step, numbers."""
     return {"problem": value, "title": title, "level": level}
 
 
@@ -155,7 +155,7 @@ def may(context, perm: str, obj=None) -> bool:
 
 @register.simple_tag(takes_context=True)
 def with_page(context, number: int) -> str:
-    """This page's query with another page number."""
+    """Return this page's query with another page number."""
     query = context["request"].GET.copy()
     query["page"] = number
     return "?" + query.urlencode()

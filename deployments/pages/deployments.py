@@ -94,7 +94,7 @@ def deployment_page(deployment: Deployment, user) -> dict:
 
 
 def shown_spec(revision: Revision, user) -> DeploymentSpec:
-    """The revision's spec; values of variables are dots for those who may not see them."""
+    """Return the revision's spec; values of variables are dots for those who may not see them."""
     spec = spec_of(revision)
     if user.has_perm(SEE_VALUES, revision.deployment):
         return spec

@@ -1,4 +1,4 @@
-"""The state of the editor page: which tab, which host, what is filled in, and what the host's facts suggest."""
+"""The state of the editor page: tab, host, what is filled in, and what the host's facts suggest."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -52,7 +52,7 @@ class Draft:
         )
 
     def environment_to_add(self, request) -> Environment | None:
-        """The environment of the host that the spec names, where this user may add deployments."""
+        """Return the environment of the host that the spec names, where this user may add deployments."""
         allowed = set(environments_with(request.user, ADD).values_list("pk", flat=True))
         wanted = self.bound.spec.host
         named = [host for host in self.hosts if host.name == wanted and host.environment_id in allowed]
@@ -63,7 +63,7 @@ class Draft:
 
 
 def starting_draft(request, *, deployment: Deployment | None) -> Draft:
-    """What the page begins with: from the request, else from the newest revision, else empty."""
+    """Return what the page begins with: from the request, else from the newest revision, else empty."""
     source = request.POST if request.method == "POST" else request.GET
     spec = spec_of(deployment.revisions.first()) if deployment else None
     hosts = choosable_hosts(request.user, deployment)
@@ -90,7 +90,7 @@ def first_form(request, *, tab: str, spec, options: dict, naming: dict):
 
 
 def first_values(host: Host) -> dict:
-    """An empty form: ones, and the model where the host has only one."""
+    """Return an empty form: ones, and the model where the host has only one."""
     values: dict[str, Any] = {"instances": 1, "tensor_parallel": 1, "pipeline_parallel": 1}
     facts = facts_of(host)
     if facts and len(facts.models) == 1:

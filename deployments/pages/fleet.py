@@ -12,7 +12,7 @@ MOST_NAMES = 8
 
 
 def fleet_page(user) -> dict:
-    """A fixed number of queries, however large the fleet."""
+    """Gather everything in a fixed number of queries, however large the fleet."""
     cards = host_cards(user)
     rows = deployment_rows(user)
     launches = [launch for row in rows for launch in row["launches"]]
@@ -26,7 +26,7 @@ def fleet_page(user) -> dict:
 
 
 def launch_troubles(launches: list[Launch]) -> list[dict]:
-    """What is wrong with launches; those of one deployment with the same cause are one entry."""
+    """Return what is wrong with launches; those of one deployment with the same cause are one entry."""
     groups: dict[tuple, list[Launch]] = {}
     for launch in launches:
         if launch.state in ORDER:
@@ -45,7 +45,7 @@ def launch_troubles(launches: list[Launch]) -> list[dict]:
 
 
 def group_key(launch: Launch) -> tuple:
-    """An orphan stands alone: what it holds is its own."""
+    """Tell which launches are one entry. An orphan stands alone: what it holds is its own."""
     cause = launch.cause if launch.state == LaunchState.FAILED else launch.verdict
     alone = launch.pk if launch.state == LaunchState.ORPHANED else None
     return ORDER[LaunchState(launch.state)], launch.deployment_id, (cause or {}).get("code"), alone
@@ -56,7 +56,7 @@ def level(launch: Launch) -> str:
 
 
 def fleet_states(launches: list[Launch]) -> list[dict]:
-    """How many instances are in which state, in the order of a life; states that nobody is in are left out."""
+    """Count instances per state, in the order of a life; states that nobody is in are left out."""
     return [
         {"state": state.value, "count": count}
         for state in LaunchState

@@ -30,7 +30,7 @@ FIGURES = [
 
 
 def current_launches(user) -> QuerySet[Launch]:
-    """The newest asked-for launch of every instance slot, and every orphaned one."""
+    """Return the newest asked-for launch of every instance slot, and every orphaned one."""
     newest = Launch.objects.filter(instance=OuterRef("instance")).exclude(NEVER_ASKED).order_by("-created_at")
     chosen = Q(pk=Subquery(newest.values("pk")[:1])) | Q(state=LaunchState.ORPHANED)
     return (
@@ -54,7 +54,7 @@ def held_memory(launch: Launch) -> int | None:
 
 
 def launch_trouble(launch: Launch) -> dict | None:
-    """What is wrong with a launch, as a problem; None when nothing is."""
+    """Return what is wrong with a launch, as a problem; None when nothing is."""
     if launch.state == LaunchState.ORPHANED:
         return orphan_problem(launch)
     if launch.state == LaunchState.FAILED:
@@ -89,7 +89,7 @@ def figures_of(launch: Launch) -> list[tuple[str, str]]:
 
 
 def verdict_of(launch: Launch) -> dict | None:
-    """The last verification, its time read back."""
+    """Return the last verification, its time read back."""
     if not launch.verdict:
         return None
     verdict = dict(launch.verdict)
@@ -124,7 +124,7 @@ def instance_page(launch: Launch, user, *, first: int | None) -> dict:
 
 
 def first_lines(stream, *, first: int | None) -> dict:
-    """The page of log lines rendered by the server: from the asked line, else the newest."""
+    """Return the page of log lines rendered by the server: from the asked line, else the newest."""
     begin = max(1, first) if first else max(1, stream.lines - FIRST_LINES + 1)
     page = log_page(stream, first=begin, limit=FIRST_LINES)
     page["first"] = begin

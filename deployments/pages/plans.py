@@ -53,7 +53,7 @@ def plan_page(plan: Plan, user, *, now) -> dict:
 
 
 def running_revision(plan: Plan):
-    """The revision that runs now, where it is another than the plan's."""
+    """Return the revision that runs now, where it is another than the plan's."""
     live = Launch.objects.filter(
         deployment=plan.deployment, state__in=[state.value for state in LAUNCH_ACTIVE - {LaunchState.PLANNED}]
     )

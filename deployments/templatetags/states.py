@@ -1,5 +1,7 @@
 """States as words and colours, from the one table beside the states."""
 
+from datetime import datetime
+
 from django import template
 from django.utils.translation import gettext_lazy as _
 
@@ -51,22 +53,30 @@ def phase_label(phase: str) -> str:
 
 @register.filter
 def phase_steps(launch) -> list[dict]:
-    """The phases of a start with where this launch is: passed, current or ahead."""
+    """Return the phases the log told with the seconds since the launch, the current one, and those ahead.
+
+    One that the log never told is left out once a later one was told: nothing is shown that was not seen.
+    """
+    seen = {item["phase"]: item["at"] for item in launch.progress.get("seen", [])}
     current = PHASE_ORDER.index(Phase(launch.phase)) if launch.phase in PHASES else 0
-    last = len(PHASE_ORDER) - 1
-    shown = [(place, phase) for place, phase in enumerate(PHASE_ORDER) if place != last or current == last]
-    listening = PHASE_ORDER.index(Phase.LISTENING)
+    began = launch.launched_at
     return [
         {
             "label": PHASE_LABEL[phase],
-            "place": "passed"
-            if place < current or place == current == listening
-            else "current"
-            if place == current
-            else "ahead",
+            "place": place_of(position, current),
+            "seconds": (datetime.fromisoformat(seen[phase.value]) - began).total_seconds()
+            if phase.value in seen and began
+            else None,
         }
-        for place, phase in shown
+        for position, phase in enumerate(PHASE_ORDER)
+        if (phase.value in seen or position >= current) and (phase is not Phase.ENDING or position == current)
     ]
+
+
+def place_of(position: int, current: int) -> str:
+    if position < current or position == current == PHASE_ORDER.index(Phase.LISTENING):
+        return "passed"
+    return "current" if position == current else "ahead"
 
 
 @register.filter

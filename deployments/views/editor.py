@@ -1,4 +1,4 @@
-"""Writing a deployment: one page with a form and the same as YAML. Buttons carry what was typed from one to the other."""
+"""Writing a deployment: a form and the same as YAML; buttons carry what was typed from one to the other."""
 
 import yaml
 from django.shortcuts import redirect, render

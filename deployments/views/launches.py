@@ -24,7 +24,7 @@ def instance(request, pk):
 
 @require_safe
 def instance_log(request, pk):
-    """The whole stored log as plain text."""
+    """Return the whole stored log as plain text."""
     launch = launch_to_see(request.user, pk)
     require(request.user, "deployments.read_log", launch)
     stream = stream_to_read(request.user, pk)
@@ -52,6 +52,6 @@ def instance_lines(request, pk):
 
 
 def whole(request: HttpRequest, name: str) -> int | None:
-    """A whole number of the query; None where it is none or absurd."""
+    """Return a whole number of the query; None where it is none or absurd."""
     text = request.GET.get(name, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 12 else None

@@ -57,7 +57,7 @@ def plan_sweep(request, pk: int):
 
 
 def answer(request, deployment: Deployment, made: Plan | Refused):
-    """The plan's page; or every reason why there is none."""
+    """Return the plan's page; or every reason why there is none."""
     if isinstance(made, Refused):
         context = {"deployment": deployment, "reasons": made.reasons}
         return render(request, "deployments/refused.html", context, status=422)
@@ -94,5 +94,5 @@ def plan_drop(request, pk: int):
 
 
 def plan_for_action(user, pk: int) -> Plan:
-    """The plan, for who may do what it does: start, stop or sweep."""
+    """Return the plan, for who may do what it does: start, stop or sweep."""
     return plan_to(user, pk, RIGHT[plan_to(user, pk).kind])

