@@ -25,19 +25,13 @@ DEMO_SPEED = 6.0
 
 
 def read_arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="simulator", description="Simulated GPU hosts behind real SSH servers."
-    )
-    parser.add_argument(
-        "--dir", type=Path, required=True, help="where hosts keep their keys, homes and models"
-    )
+    parser = argparse.ArgumentParser(prog="simulator", description="Simulated GPU hosts behind real SSH servers.")
+    parser.add_argument("--dir", type=Path, required=True, help="where hosts keep their keys, homes and models")
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--hosts", type=Path, help="JSON list of hosts")
     source.add_argument("--preset", choices=sorted(PRESETS), default="demo")
     parser.add_argument("--port-base", type=int, default=DEFAULT_PORT, help="SSH port of every host")
-    parser.add_argument(
-        "--network", type=int, default=77, help="second byte of the loopback addresses 127.N.0.x"
-    )
+    parser.add_argument("--network", type=int, default=77, help="second byte of the loopback addresses 127.N.0.x")
     parser.add_argument("--speed", type=float, default=DEMO_SPEED, help="how much faster than the recordings")
     return parser.parse_args(argv)
 

@@ -68,9 +68,7 @@ def _read_options(words: list[str], digest: str, layout: Layout) -> Options | No
     return Options(**({"temp_root": str(layout.tmp)} | values), agent_hash=digest)
 
 
-async def serve_agent(
-    process: asyncssh.SSHServerProcess[bytes], *, system: SimulatedSystem, options: Options
-) -> int:
+async def serve_agent(process: asyncssh.SSHServerProcess[bytes], *, system: SimulatedSystem, options: Options) -> int:
     """Run the server until its input ends; the exit status of the agent."""
     ours, theirs = socket.socketpair()
     result = {"code": 1}
@@ -94,13 +92,16 @@ async def serve_agent(
     return result["code"]
 
 
-def _serve_in_thread(
-    sock: socket.socket, system: SimulatedSystem, options: Options, result: dict[str, int]
-) -> None:
-    with sock, sock.makefile("rb") as stdin, sock.makefile("wb") as stdout:
-        with contextlib.suppress(BrokenPipeError, ConnectionError):
-            serve(system, stdin, stdout, options)
-            result["code"] = 0
+def _serve_in_thread(sock: socket.socket, system: SimulatedSystem, options: Options, result: dict[str, int]) -> None:
+    # Closing the writer flushes it, which fails too when the controller has gone: the suppression spans both.
+    with (
+        contextlib.suppress(BrokenPipeError, ConnectionError),
+        sock,
+        sock.makefile("rb") as stdin,
+        sock.makefile("wb") as stdout,
+    ):
+        serve(system, stdin, stdout, options)
+        result["code"] = 0
         with contextlib.suppress(OSError):
             sock.shutdown(socket.SHUT_RDWR)
 

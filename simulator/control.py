@@ -54,9 +54,7 @@ class ControlServer:
     async def _handle(self, request: Request) -> Answer:
         given = request.headers.get("authorization", "").removeprefix("Bearer ")
         if not secrets.compare_digest(given.encode(), self.token.encode()):
-            return answer_json(
-                {"code": "UNAUTHORIZED", "message": "The token of control.json is missing."}, 401
-            )
+            return answer_json({"code": "UNAUTHORIZED", "message": "The token of control.json is missing."}, 401)
         parts = [part for part in request.path.split("/") if part]
         if parts == ["hosts"]:
             return answer_json(self._fleet.describe())

@@ -153,9 +153,7 @@ class Fleet:
         for index, spec in enumerate(self._specs):
             self._hosts[spec.name] = await self._start_host(spec, f"127.{self._network}.0.{index + 1}", loop)
 
-    async def _start_host(
-        self, spec: HostSpec, address: str, loop: asyncio.AbstractEventLoop
-    ) -> SimulatedHost:
+    async def _start_host(self, spec: HostSpec, address: str, loop: asyncio.AbstractEventLoop) -> SimulatedHost:
         layout = lay_out(spec, self.directory / spec.name)
         gpus = [
             Gpu(
@@ -168,9 +166,7 @@ class Fleet:
         machine = Machine(name=spec.name, memory_total=spec.memory, gpus=gpus, machine_id=spec.machine_id)
         around = Surroundings(machine=machine, address=address, speed=self.speed, loop=loop)
         instances: list[Instance] = []
-        system = SimulatedSystem(
-            spec=spec, machine=machine, layout=layout, around=around, instances=instances
-        )
+        system = SimulatedSystem(spec=spec, machine=machine, layout=layout, around=around, instances=instances)
         key = load_or_make_key(layout.host_key)
         server = HostServer(spec=spec, layout=layout, system=system, host_key=key, client_key=self.client_key)
         port = await server.listen(address, self._port)

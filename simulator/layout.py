@@ -145,11 +145,7 @@ def write_model(root: Path, model: ModelSpec) -> Path:
         (directory / "generation_config.json").write_text('{"temperature": 0.7, "top_p": 0.8}', "utf-8")
     size, rest = divmod(model.weight_bytes, max(1, model.shards))
     for index in range(model.shards):
-        name = (
-            "model.safetensors"
-            if model.shards == 1
-            else f"model-{index + 1:05d}-of-{model.shards:05d}.safetensors"
-        )
+        name = "model.safetensors" if model.shards == 1 else f"model-{index + 1:05d}-of-{model.shards:05d}.safetensors"
         path = directory / name
         if not path.exists():
             with path.open("wb") as file:

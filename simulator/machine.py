@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from simulator.devices import Gpu
 
 TICKS_PER_SECOND = 100
-FATAL_BY_DEFAULT = frozenset(
-    {signals.SIGTERM, signals.SIGINT, signals.SIGHUP, signals.SIGQUIT, signals.SIGKILL}
-)
+FATAL_BY_DEFAULT = frozenset({signals.SIGTERM, signals.SIGINT, signals.SIGHUP, signals.SIGQUIT, signals.SIGKILL})
 
 
 @dataclass

@@ -28,9 +28,7 @@ def start_program(
     index = find_serve(argv)
     installation = _find_installation(spec, layout, argv) if index is not None else None
     if index is None or installation is None:
-        task = asyncio.get_running_loop().create_task(
-            _run_plain(around, argv, Path(request.log_path), leader)
-        )
+        task = asyncio.get_running_loop().create_task(_run_plain(around, argv, Path(request.log_path), leader))
         _background.add(task)
         task.add_done_callback(_background.discard)
         return None

@@ -90,9 +90,7 @@ class SimulatedSystem:
 
     def start_detached(self, request: StartRequest) -> None:
         """Supervisor and process appear at once; status.json is written as the real supervisor writes it."""
-        supervisor = self._machine.spawn(
-            title=f"python3 -I -c … supervise {request.launch_id}", ppid=1, rss=11 << 20
-        )
+        supervisor = self._machine.spawn(title=f"python3 -I -c … supervise {request.launch_id}", ppid=1, rss=11 << 20)
         status = Status(
             launch_id=request.launch_id,
             state="starting",
@@ -107,9 +105,7 @@ class SimulatedSystem:
             marker=request.env.get("FLEETADMIN_LAUNCH"),
             controller=request.env.get("FLEETADMIN_CONTROLLER"),
         )
-        status = replace(
-            status, state="running", pid=leader.pid, sid=leader.sid, start_time=leader.start_time
-        )
+        status = replace(status, state="running", pid=leader.pid, sid=leader.sid, start_time=leader.start_time)
         write_status(request.directory, status)
         Path(request.log_path).touch()
         started = threading.Event()
@@ -177,14 +173,10 @@ class SimulatedSystem:
         began = time.monotonic()
         try:
             with opener.open(request, timeout=timeout) as answer:
-                return HttpAnswer(
-                    answer.status, answer.read(), dict(answer.headers), None, time.monotonic() - began
-                )
+                return HttpAnswer(answer.status, answer.read(), dict(answer.headers), None, time.monotonic() - began)
         except urllib.error.HTTPError as error:
             with error:
-                return HttpAnswer(
-                    error.code, error.read(), dict(error.headers), None, time.monotonic() - began
-                )
+                return HttpAnswer(error.code, error.read(), dict(error.headers), None, time.monotonic() - began)
         except (OSError, ValueError) as error:
             reason = getattr(error, "reason", error)
             return HttpAnswer(None, error=str(reason), seconds=time.monotonic() - began)

@@ -32,9 +32,7 @@ class ApiError(Exception):
 
     def __init__(self, status: int, message: str, *, kind: str, param: str | None = None) -> None:
         super().__init__(message)
-        self.answer = answer_json(
-            {"error": {"message": message, "type": kind, "param": param, "code": status}}, status
-        )
+        self.answer = answer_json({"error": {"message": message, "type": kind, "param": param, "code": status}}, status)
 
 
 class Api:
@@ -97,9 +95,7 @@ class Api:
         if path == "/metrics":
             text = instance.metrics.render(model=name, version=instance.version)
             return Answer(body=text.encode(), content_type="text/plain; version=0.0.4; charset=utf-8")
-        return answer_json(
-            {"object": "list", "data": [self._model(each) for each in instance.arguments.served_names]}
-        )
+        return answer_json({"object": "list", "data": [self._model(each) for each in instance.arguments.served_names]})
 
     def _model(self, name: str) -> dict[str, Any]:
         permission = {
@@ -170,9 +166,7 @@ class Api:
 
     def _tokenize(self, body: dict[str, Any]) -> Answer:
         self._check_model(body)
-        text = str(
-            body.get("prompt") or "".join(str(each.get("content", "")) for each in body.get("messages", []))
-        )
+        text = str(body.get("prompt") or "".join(str(each.get("content", "")) for each in body.get("messages", [])))
         count = count_tokens(text)
         return answer_json(
             {
@@ -194,11 +188,7 @@ class Api:
             )
             raise ApiError(400, text, kind="Bad Request", param=f"body.{required}")
         model = self._check_model(body)
-        prompt = (
-            "\n".join(str(each.get("content", "")) for each in body["messages"])
-            if chat
-            else str(body["prompt"])
-        )
+        prompt = "\n".join(str(each.get("content", "")) for each in body["messages"]) if chat else str(body["prompt"])
         limit = self.instance.max_model_len
         self._check_lengths(body, prompt, limit)
         tokens = count_tokens(prompt) + (9 if chat else 0)

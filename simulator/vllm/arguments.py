@@ -35,9 +35,7 @@ INTEGERS = frozenset(
         "--shutdown-timeout",
     }
 )
-HUMAN = frozenset(
-    {"--max-model-len", "--max-num-seqs", "--max-num-batched-tokens", "--kv-cache-memory-bytes"}
-)
+HUMAN = frozenset({"--max-model-len", "--max-num-seqs", "--max-num-batched-tokens", "--kv-cache-memory-bytes"})
 DTYPES = ("auto", "bfloat16", "float", "float16", "float32", "half")
 MANY = frozenset({"--served-model-name", "--api-key"})
 SCALE = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
@@ -96,11 +94,7 @@ def knows(option: str, version: str) -> bool:
 def find_serve(argv: Sequence[str]) -> int | None:
     """Index behind `serve` of a vLLM command line, None where it is none."""
     for index, word in enumerate(argv):
-        if (
-            word == "serve"
-            and index > 0
-            and (Path(argv[index - 1]).name == "vllm" or "vllm" in argv[index - 1])
-        ):
+        if word == "serve" and index > 0 and (Path(argv[index - 1]).name == "vllm" or "vllm" in argv[index - 1]):
             return index + 1
     return None
 

@@ -20,9 +20,7 @@ class StartError(Exception):
     `kind`: the exception's class.
     """
 
-    def __init__(
-        self, text: str, *, where: str, kind: str = "ValueError", function: str = "init_device"
-    ) -> None:
+    def __init__(self, text: str, *, where: str, kind: str = "ValueError", function: str = "init_device") -> None:
         super().__init__(text)
         self.text = text
         self.where = where
@@ -109,9 +107,7 @@ def check_parallel(shape: ModelShape, arguments: ServeArguments, *, gpus: int | 
     return None
 
 
-def check_free_memory(
-    *, device: int, free: int, total: int, requested: int, utilization: float
-) -> StartError | None:
+def check_free_memory(*, device: int, free: int, total: int, requested: int, utilization: float) -> StartError | None:
     """Before anything is loaded: bytes free on the card against total x utilisation."""
     if free >= requested:
         return None
@@ -148,9 +144,10 @@ def check_cpu_memory(*, available: int, total: int, requested: int, utilization:
     if requested <= available:
         return None
     return StartError(
-        f"Available memory on node 0 ({format_gib(available)}/{format_gib(total)} GiB) on startup is less than "
-        f"desired CPU memory utilization ({utilization}, {format_gib(requested)} GiB). On the CPU backend, the "
-        "`--gpu-memory-utilization` flag controls the fraction of CPU memory reserved (despite its name). To "
+        f"Available memory on node 0 ({format_gib(available)}/{format_gib(total)} GiB) on startup is less "
+        f"than desired CPU memory utilization ({utilization}, {format_gib(requested)} GiB). "
+        "On the CPU backend, the `--gpu-memory-utilization` flag controls the fraction "
+        "of CPU memory reserved (despite its name). To "
         "resolve: decrease `--gpu-memory-utilization` (e.g. `--gpu-memory-utilization 0.5`) or reduce CPU "
         "memory used by other processes.",
         where="engine",
@@ -159,12 +156,14 @@ def check_cpu_memory(*, available: int, total: int, requested: int, utilization:
 
 
 def check_cpu_cache(*, available: int, total: int, wanted: int, requested: int | None) -> StartError | None:
-    """CPU back end of 0.32: `wanted` bytes of KV cache, explicit (`requested` None) or what RAM's share left."""
+    """CPU back end of 0.32: `wanted` bytes of KV cache, explicit (`requested` None) "
+    "or the rest of a share.
+    """
     if 0 < wanted <= available:
         return None
     head = (
-        f"Available memory on node 0 ({format_gib(available)}/{format_gib(total)} GiB) on kv cache allocation is "
-        "less than requested memory for kv "
+        f"Available memory on node 0 ({format_gib(available)}/{format_gib(total)} GiB) on kv cache "
+        "allocation is less than requested memory for kv "
     )
     if requested is None:
         tail = (
@@ -172,9 +171,7 @@ def check_cpu_cache(*, available: int, total: int, wanted: int, requested: int |
             "or reduce CPU memory used by other processes."
         )
     else:
-        tail = (
-            f"({format_gib(wanted)}/{format_gib(requested)} GiB). Reduce CPU memory used by other processes."
-        )
+        tail = f"({format_gib(wanted)}/{format_gib(requested)} GiB). Reduce CPU memory used by other processes."
     return StartError(head + tail, where="engine", function="determine_available_memory")
 
 

@@ -105,9 +105,7 @@ class EngineStart:
 
     def _requested_cpu(self) -> int:
         instance = self.instance
-        return compute_requested(
-            total=instance.machine.memory_total, utilization=instance.arguments.utilization
-        )
+        return compute_requested(total=instance.machine.memory_total, utilization=instance.arguments.utilization)
 
     def _explicit_cpu_cache(self) -> int | None:
         instance = self.instance
@@ -264,9 +262,7 @@ class EngineStart:
             if failure := checks.check_profiling(free_before=before, free_after=gpu.free):
                 raise failure
             others = max(0, (before - gpu.free) - own)
-            found.append(
-                compute_requested(total=gpu.usable, utilization=arguments.utilization) - own - others
-            )
+            found.append(compute_requested(total=gpu.usable, utilization=arguments.utilization) - own - others)
         return min(found)
 
     async def _capture(self) -> None:

@@ -85,9 +85,7 @@ async def produce(instance: Instance, generation: Generation) -> AsyncIterator[s
             await asyncio.sleep(timings.scaled("time_to_first_token" if index == 0 else "inter_token"))
             await _wait_for_engine(instance)
             now = time.monotonic()
-            metrics.observe(
-                "time_to_first_token_seconds" if index == 0 else "inter_token_latency_seconds", now - last
-            )
+            metrics.observe("time_to_first_token_seconds" if index == 0 else "inter_token_latency_seconds", now - last)
             if index == 0:
                 metrics.prompt_tokens += generation.prompt_tokens
             metrics.observe("iteration_tokens_total", 1 if index else generation.prompt_tokens)
@@ -183,9 +181,7 @@ async def generate_stream(instance: Instance, generation: Generation) -> AsyncIt
         "model": generation.model,
     }
     if generation.chat:
-        yield _event(
-            head, {"delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
-        )
+        yield _event(head, {"delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None})
     made = 0
     try:
         async for piece in produce(instance, generation):

@@ -169,9 +169,7 @@ class HttpServer:
             head.append(f"content-type: {answer.content_type}")
         head += [f"{name}: {value}" for name, value in answer.headers.items()]
         head.append(
-            "transfer-encoding: chunked"
-            if answer.stream is not None
-            else f"content-length: {len(answer.body)}"
+            "transfer-encoding: chunked" if answer.stream is not None else f"content-length: {len(answer.body)}"
         )
         if not keep:
             head.append("connection: close")

@@ -207,9 +207,7 @@ class Instance:
             self._on_engine_gone()
         elif role == "worker" and self.stage is not Stage.CLOSING:
             self._on_worker_gone(process)
-        if all(
-            each.gone for each in (self.tree.api, *self.tree.workers, self.tree.engine) if each is not None
-        ):
+        if all(each.gone for each in (self.tree.api, *self.tree.workers, self.tree.engine) if each is not None):
             self.tree.finish_tracker()
             self.log.close()
 

@@ -98,9 +98,7 @@ BETWEEN = tuple(
     )
 )
 TOKENS = tuple(map(float, ["1", "2", "5", "10", "20", "50", "100", "200", "500", "1000", "2000", "5000"]))
-STEPS = tuple(
-    map(float, ["1", "8", "16", "32", "64", "128", "256", "512", "1024", "2048", "4096", "8192", "16384"])
-)
+STEPS = tuple(map(float, ["1", "8", "16", "32", "64", "128", "256", "512", "1024", "2048", "4096", "8192", "16384"]))
 REASONS = ("stop", "length", "abort", "error", "repetition")
 
 
@@ -184,9 +182,7 @@ class Metrics:
         def counter(name: str, text: str, value: float) -> None:
             lines.extend((f"# HELP vllm:{name}_total {text}", f"# TYPE vllm:{name}_total counter"))
             lines.append(f"vllm:{name}_total{{{labels}}} {float(value)}")
-            lines.extend(
-                (f"# TYPE vllm:{name}_created gauge", f"vllm:{name}_created{{{labels}}} {self.began}")
-            )
+            lines.extend((f"# TYPE vllm:{name}_created gauge", f"vllm:{name}_created{{{labels}}} {self.began}"))
 
         gauge("num_requests_running", "Number of requests in model execution batches.", self.running)
         gauge("num_requests_waiting", "Number of requests waiting to be processed.", self.waiting)
@@ -205,8 +201,7 @@ class Metrics:
             counter("admission_rejections", "Requests refused at admission.", 0)
         lines.append("# TYPE vllm:request_success_total counter")
         lines += [
-            f'vllm:request_success_total{{engine="0",finished_reason="{reason}",'
-            f'model_name="{model}"}} {float(count)}'
+            f'vllm:request_success_total{{engine="0",finished_reason="{reason}",model_name="{model}"}} {float(count)}'
             for reason, count in self.finished.items()
         ]
         for name, histogram in self.histograms.items():

@@ -34,9 +34,7 @@ class Timings:
         return float(self.table[name]) / self.speed
 
     def load(self, weight_bytes: int) -> float:
-        seconds = float(self.table["phases"]["load_base"]) + weight_bytes / float(
-            self.table["load_bytes_per_second"]
-        )
+        seconds = float(self.table["phases"]["load_base"]) + weight_bytes / float(self.table["load_bytes_per_second"])
         return seconds / self.speed
 
     def measured(self, seconds: float) -> float:

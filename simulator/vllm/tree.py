@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from simulator.vllm.timings import Timings
 
 SPAWNED = (
-    "-c from multiprocessing.spawn import spawn_main; "
-    "spawn_main(tracker_fd=32, pipe_handle=34) --multiprocessing-fork"
+    "-c from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=32, pipe_handle=34) --multiprocessing-fork"
 )
 TRACKER = "-B -c from multiprocessing.resource_tracker import main;main(32)"
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from simulator.machine import SimulatedProcess
 
-SPEED = 60.0
+SPEED = 150.0
 NEW_VLLM = InstallationSpec(name="vllm-new", version="0.32.0")
 NO_WEIGHTS = ModelSpec("no-weights", QWEN3.config, 0, shards=0)
 HOSTS = (
@@ -90,9 +90,7 @@ class Started:
         process = self.leader if title == "api" else self.find(title)
         assert self.host.machine.signal(process.pid, process.start_time, number)
 
-    def ask(
-        self, method: str, path: str, body: Any = None, *, timeout: float = 5.0, **headers: str
-    ) -> tuple[int, Any]:
+    def ask(self, method: str, path: str, body: Any = None, *, timeout: float = 5.0, **headers: str) -> tuple[int, Any]:
         """Status and body; JSON where it is JSON."""
         connection = http.client.HTTPConnection(self.host.address, self.port, timeout=timeout)
         data = body if isinstance(body, bytes) else json.dumps(body).encode() if body is not None else None
@@ -122,8 +120,11 @@ class Launcher:
         env: dict[str, str] | None = None,
         vllm: str | None = None,
         port: int | None = None,
+        speed: float = SPEED,
     ) -> Started:
+        """`speed` is for tests that act within a phase."""
         host = self.fleet[name]
+        host.around.speed = speed
         launch_id = f"launch-{next(_numbers)}"
         directory = self._directory / launch_id
         directory.mkdir()
@@ -162,9 +163,7 @@ def find_port(address: str) -> int:
 @pytest.fixture(scope="session")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     network = 100 + os.getpid() % 100
-    with simulated_fleet(
-        tmp_path_factory.mktemp("fleet"), hosts=HOSTS, speed=SPEED, network=network
-    ) as running:
+    with simulated_fleet(tmp_path_factory.mktemp("fleet"), hosts=HOSTS, speed=SPEED, network=network) as running:
         yield running
 
 

@@ -35,9 +35,7 @@ def simulator(tmp_path):
     process.stdout.close()
 
 
-def ask(
-    directory: Path, method: str, path: str, body: Any = None, *, token: str | None = None
-) -> tuple[int, Any]:
+def ask(directory: Path, method: str, path: str, body: Any = None, *, token: str | None = None) -> tuple[int, Any]:
     control = json.loads((directory / "control.json").read_text())
     connection = http.client.HTTPConnection(control["address"], control["port"], timeout=5)
     headers = {"Authorization": f"Bearer {token or control['token']}"}

@@ -76,9 +76,7 @@ class TestLaunch:
         port = find_free_port(host)
         started = session.request("launch", launch_args(host, f"e2e-{name}", port), fence=FENCE, timeout=20)
         text, ready = "", False
-        with session.stream(
-            "tail", {"launch_id": started["launch_id"], "offset": 0, "follow": True}
-        ) as lines:
+        with session.stream("tail", {"launch_id": started["launch_id"], "offset": 0, "follow": True}) as lines:
             for event in lines:
                 text += event["text"]
                 if ready := "Application startup complete." in text:
@@ -112,6 +110,7 @@ class TestLaunch:
 
     def test_stops_one_that_swallowed_the_first_sigterm(self, fleet, open_agent, find_free_port):
         host, session = fleet["gpu-a"], open_agent("gpu-a")
+        host.around.speed = 20
         args = launch_args(host, "e2e-second", find_free_port(host))
         started = session.request("launch", args, fence=FENCE, timeout=20)
         assert wait_for(lambda: "Initializing a V1" in open(started["log_path"]).read(), seconds=15)  # noqa: SIM115, PTH123
@@ -135,9 +134,7 @@ class TestLaunch:
 class TestFacts:
     def test_describes_the_machine(self, fleet, open_agent):
         host = fleet["gpu-a"]
-        facts = open_agent("gpu-a").request(
-            "facts", {"model_roots": [host.model_root], "vllm_roots": []}, timeout=20
-        )
+        facts = open_agent("gpu-a").request("facts", {"model_roots": [host.model_root], "vllm_roots": []}, timeout=20)
         assert facts["hostname"] == "gpu-a"
         assert [gpu["name"] for gpu in facts["gpus"]["devices"]] == ["NVIDIA L4"] * 2
         assert [each["version"] for each in facts["vllm"]] == ["0.25.1", "0.32.0"]
@@ -166,9 +163,7 @@ class TestSignIn:
     def test_refuses_a_state_root_on_a_network_file_system(self, fleet, open_agent, find_free_port):
         host, session = fleet["nfs-home"], open_agent("nfs-home")
         with pytest.raises(AgentRefused) as refused:
-            session.request(
-                "launch", launch_args(host, "e2e-nfs", find_free_port(host)), fence=FENCE, timeout=20
-            )
+            session.request("launch", launch_args(host, "e2e-nfs", find_free_port(host)), fence=FENCE, timeout=20)
         assert refused.value.code == "STATE_ROOT_NOT_LOCAL"
 
     def test_takes_a_password_where_the_host_has_one(self, fleet):

@@ -92,16 +92,11 @@ class TestSurface:
         assert model["root"].endswith("/models/Qwen3-0.6B")
 
     def test_completes_a_prompt(self, served):
-        status, body = served.ask(
-            "POST", "/v1/completions", {"model": "tiny", "prompt": "hello", "max_tokens": 8}
-        )
+        status, body = served.ask("POST", "/v1/completions", {"model": "tiny", "prompt": "hello", "max_tokens": 8})
         assert status == 200
         assert body["object"] == "text_completion"
         assert body["choices"][0]["finish_reason"] == "length"
-        assert (
-            body["usage"] | {"prompt_tokens_details": None, "completion_tokens_details": None}
-            == body["usage"]
-        )
+        assert body["usage"] | {"prompt_tokens_details": None, "completion_tokens_details": None} == body["usage"]
         assert (body["usage"]["completion_tokens"], body["usage"]["total_tokens"]) == (8, 10)
 
     def test_streams_a_chat_with_usage_and_done(self, served):
@@ -184,7 +179,7 @@ class TestApiKey:
 
 class TestClientThatLeaves:
     def test_ends_its_request(self, launcher):
-        started = launcher.start("gpu-a").wait_ready()
+        started = launcher.start("gpu-a", speed=50).wait_ready()
         with pytest.raises(TimeoutError):
             started.ask(
                 "POST",
@@ -193,6 +188,4 @@ class TestClientThatLeaves:
                 timeout=0.1,
             )
         assert wait_for(lambda: 'finished_reason="abort",model_name' in started.ask("GET", "/metrics")[1])
-        assert wait_for(
-            lambda: read_metric(started.ask("GET", "/metrics")[1], "vllm:num_requests_running") == 0
-        )
+        assert wait_for(lambda: read_metric(started.ask("GET", "/metrics")[1], "vllm:num_requests_running") == 0)

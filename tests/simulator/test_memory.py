@@ -31,9 +31,7 @@ class TestArithmetic:
         )
         assert found == wanted
 
-    @pytest.mark.parametrize(
-        ("utilization", "tokens"), [("0.1", 116_080), ("0.3", 377_856), ("0.9", 1_163_168)]
-    )
+    @pytest.mark.parametrize(("utilization", "tokens"), [("0.1", 116_080), ("0.3", 377_856), ("0.9", 1_163_168)])
     def test_gives_the_cache_that_an_h200_gave(self, launcher, utilization, tokens):
         started = launcher.start("h200", "--gpu-memory-utilization", utilization).wait_ready()
         found = int(started.log.split("GPU KV cache size: ")[1].split(" ")[0].replace(",", ""))
@@ -66,16 +64,15 @@ class TestLedger:
 
     def test_robs_the_cache_of_instances_that_start_together(self, launcher):
         words = ("--gpu-memory-utilization", "0.3")
-        together = [launcher.start("h200", *words) for _ in range(2)]
+        together = [launcher.start("h200", *words, speed=40) for _ in range(2)]
         caches = [
-            int(one.wait_ready().log.split("GPU KV cache size: ")[1].split(" ")[0].replace(",", ""))
-            for one in together
+            int(one.wait_ready().log.split("GPU KV cache size: ")[1].split(" ")[0].replace(",", "")) for one in together
         ]
         assert min(caches) < 0.99 * 377_856  # one took the other's growth for its own
 
     def test_pinned_bytes_ignore_what_others_do(self, launcher):
         words = ("--gpu-memory-utilization", "0.05", "--kv-cache-memory-bytes", str(40 * GIB))
-        together = [launcher.start("h200", *words) for _ in range(2)]
+        together = [launcher.start("h200", *words, speed=40) for _ in range(2)]
         for one in together:
             assert "GPU KV cache size: 374,480 tokens" in one.wait_ready().log
 

@@ -31,7 +31,7 @@ class TestProcessTree:
         assert {process.sid for process in started.processes} == {started.status.pid}
 
     def test_names_the_engine_only_some_time_after_the_start(self, launcher):
-        started = launcher.start("gpu-a")
+        started = launcher.start("gpu-a", speed=30)
         assert wait_for(lambda: any("spawn_main" in each.title for each in started.processes))
         started.wait_ready()
         assert not any("spawn_main" in each.title for each in started.processes)
@@ -46,7 +46,7 @@ class TestProcessTree:
         assert sum(process.marker == started.launch_id for process in started.processes) == marked
 
     def test_binds_the_port_before_it_listens(self, launcher):
-        started = launcher.start("gpu-a").wait_line("non-default args")
+        started = launcher.start("gpu-a", speed=30).wait_line("non-default args")
         reason = started.host.system.bind_error(started.host.address, started.port)
         assert reason is not None
         with pytest.raises(ConnectionRefusedError):

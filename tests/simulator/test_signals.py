@@ -94,28 +94,28 @@ class TestServing:
 
 class TestStarting:
     def test_dies_by_sigterm_while_it_imports(self, launcher):
-        started = launcher.start("gpu-a")
+        started = launcher.start("gpu-a", speed=30)
         started.send("api", TERM)
         assert started.wait_exit().exit_signal == TERM
         assert started.log == ""
 
     def test_swallows_the_first_sigterm_later_and_becomes_ready(self, launcher):
-        started = launcher.start("gpu-a").wait_line("Initializing a V1 LLM engine")
+        started = launcher.start("gpu-a", speed=30).wait_line("Initializing a V1 LLM engine")
         started.send("api", TERM)
         started.wait_ready()
         assert started.ask("GET", "/health")[0] == 200
 
     def test_wedges_where_the_engine_has_no_title_yet(self, launcher):
-        started = launcher.start("gpu-a")
+        started = launcher.start("gpu-a", speed=30)
         assert wait_for(lambda: any("spawn_main" in each.title for each in started.processes))
         started.send("api", TERM)
-        assert not wait_for(lambda: "Initializing a V1" in started.log, seconds=1)
+        assert not wait_for(lambda: "Initializing a V1" in started.log, seconds=0.8)
         started.send("api", TERM)
         started.wait_exit()
         assert not started.processes
 
     def test_ends_with_the_second_sigterm(self, launcher):
-        started = launcher.start("gpu-a").wait_line("Initializing a V1 LLM engine")
+        started = launcher.start("gpu-a", speed=30).wait_line("Initializing a V1 LLM engine")
         started.send("api", TERM)
         started.send("api", TERM)
         started.wait_exit()

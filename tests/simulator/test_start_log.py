@@ -81,9 +81,7 @@ class TestSuccessfulStart:
 
     def test_draws_bars_with_carriage_returns(self, launcher):
         started = launcher.start("gpu-a").wait_ready()
-        bar = next(
-            line for line in started.log_path.read_bytes().split(b"\n") if b"CUDA graphs (FULL)" in line
-        )
+        bar = next(line for line in started.log_path.read_bytes().split(b"\n") if b"CUDA graphs (FULL)" in line)
         assert bar.count(b"\r") == 7
         assert bar.startswith(f"(EngineCore pid={started.find('::EngineCore').pid})".encode())
 
