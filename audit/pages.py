@@ -25,9 +25,7 @@ def without_values(value):
     """Return the same with the values below every `env` replaced."""
     if isinstance(value, dict):
         return {
-            key: dict.fromkeys(part, HIDDEN)
-            if key == "env" and isinstance(part, dict)
-            else without_values(part)
+            key: dict.fromkeys(part, HIDDEN) if key == "env" and isinstance(part, dict) else without_values(part)
             for key, part in value.items()
         }
     return [without_values(part) for part in value] if isinstance(value, list) else value

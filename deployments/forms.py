@@ -26,9 +26,7 @@ def number(label, help_text="", **attributes):
 class SpecForm(forms.Form):
     """Fields of the spec. After `is_valid()`, `spec` is the parsed spec; `mapping` is there in any case."""
 
-    name = forms.CharField(
-        label=gettext_lazy("Name"), help_text=gettext_lazy("Lower-case letters, digits and dashes.")
-    )
+    name = forms.CharField(label=gettext_lazy("Name"), help_text=gettext_lazy("Lower-case letters, digits and dashes."))
     model = forms.CharField(
         label=gettext_lazy("Model"),
         help_text=gettext_lazy("A directory on the host."),
@@ -44,9 +42,7 @@ class SpecForm(forms.Form):
         help_text=gettext_lazy("“auto” takes the newest found on the host."),
         widget=forms.TextInput(attrs={"list": "installations"}),
     )
-    task = forms.ChoiceField(
-        label=gettext_lazy("Task"), choices=[(task, task) for task in TASKS], required=False
-    )
+    task = forms.ChoiceField(label=gettext_lazy("Task"), choices=[(task, task) for task in TASKS], required=False)
     instances = number(gettext_lazy("Instances"))
     tensor_parallel = number(gettext_lazy("Tensor parallel"))
     pipeline_parallel = number(gettext_lazy("Pipeline parallel"))
@@ -88,14 +84,10 @@ class SpecForm(forms.Form):
     secrets = forms.CharField(
         label=gettext_lazy("Secrets"),
         required=False,
-        widget=forms.Textarea(
-            attrs={"rows": 2, "class": "code", "placeholder": "HF_TOKEN=name of a credential"}
-        ),
+        widget=forms.Textarea(attrs={"rows": 2, "class": "code", "placeholder": "HF_TOKEN=name of a credential"}),
         help_text=gettext_lazy("NAME=name of a stored credential, one a line."),
     )
-    notes = forms.CharField(
-        label=gettext_lazy("Notes"), required=False, widget=forms.Textarea(attrs={"rows": 2})
-    )
+    notes = forms.CharField(label=gettext_lazy("Notes"), required=False, widget=forms.Textarea(attrs={"rows": 2}))
 
     spec: DeploymentSpec | None = None
 
@@ -127,11 +119,7 @@ class SpecForm(forms.Form):
     @property
     def mapping(self) -> dict:
         """What was typed, as `parse_spec` wants it; empty fields are left out."""
-        values = {
-            name: self.data.get(name, "").strip()
-            for name in self.fields
-            if name not in (*GATHERED, "devices")
-        }
+        values = {name: self.data.get(name, "").strip() for name in self.fields if name not in (*GATHERED, "devices")}
         values = {name: value for name, value in values.items() if value}
         values |= {"host": self.host.name, "name": self.fixed_name or values.get("name", "")}
         if chosen := self.data.getlist("devices"):

@@ -13,9 +13,7 @@ NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,78}[A-Za-z0-9])?")
 ADDRESS = re.compile(r"[A-Za-z0-9:._-]{1,255}(?:%[A-Za-z0-9]+)?")
 USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}\$?")
 LONGEST_KEY = 20_000
-ROOT_HELP = _(
-    "Absolute paths, one a line. Models and vLLM are looked for, and may be used, only below these."
-)
+ROOT_HELP = _("Absolute paths, one a line. Models and vLLM are looked for, and may be used, only below these.")
 
 
 class PathList(forms.CharField):
@@ -33,9 +31,7 @@ class PathList(forms.CharField):
         super().validate(value)
         wrong = [line for line in value if not line.startswith("/") or "\x00" in line]
         if wrong:
-            raise forms.ValidationError(
-                _("Not an absolute path: %(paths)s."), params={"paths": ", ".join(wrong)}
-            )
+            raise forms.ValidationError(_("Not an absolute path: %(paths)s."), params={"paths": ", ".join(wrong)})
 
 
 class StyledForm(forms.Form):
@@ -48,9 +44,7 @@ class StyledForm(forms.Form):
 
 
 def style_widget(widget) -> None:
-    if isinstance(
-        widget, forms.CheckboxInput | forms.CheckboxSelectMultiple | forms.RadioSelect | forms.HiddenInput
-    ):
+    if isinstance(widget, forms.CheckboxInput | forms.CheckboxSelectMultiple | forms.RadioSelect | forms.HiddenInput):
         return
     kind = "form-select" if isinstance(widget, forms.Select) else "form-control"
     widget.attrs["class"] = f"{kind} {widget.attrs.get('class', '')}".strip()
@@ -95,9 +89,7 @@ class HostForm(PathsForm):
     field_order = ["environment", "name", "address", "port", "user", "credential"]
 
     environment = forms.ModelChoiceField(label=_("Environment"), queryset=None, empty_label=None)
-    name = forms.CharField(
-        label=_("Name"), max_length=80, help_text=_("As the team calls it, such as gpu-07.")
-    )
+    name = forms.CharField(label=_("Name"), max_length=80, help_text=_("As the team calls it, such as gpu-07."))
     address = forms.CharField(label=_("Address"), max_length=255, help_text=_("A name or an IP address."))
     port = forms.IntegerField(label=_("SSH port"), min_value=1, max_value=65535, initial=22)
     user = forms.CharField(
@@ -113,14 +105,10 @@ class HostForm(PathsForm):
         self.fields["credential"].queryset = credentials_for(user)
 
     def clean_name(self):
-        return check_shape(
-            NAME, self.cleaned_data["name"], _("Letters, digits, dots, dashes and underscores.")
-        )
+        return check_shape(NAME, self.cleaned_data["name"], _("Letters, digits, dots, dashes and underscores."))
 
     def clean_address(self):
-        return check_shape(
-            ADDRESS, self.cleaned_data["address"], _("A host name or an IP address, without a port.")
-        )
+        return check_shape(ADDRESS, self.cleaned_data["address"], _("A host name or an IP address, without a port."))
 
     def clean_user(self):
         return check_shape(USER, self.cleaned_data["user"], _("The name of an account, such as vllm."))
@@ -138,17 +126,13 @@ class CredentialForm(StyledForm):
 
     environment = forms.ModelChoiceField(label=_("Environment"), queryset=None, empty_label=None)
     name = forms.CharField(label=_("Name"), max_length=80)
-    kind = forms.ChoiceField(
-        label=_("Kind"), choices=Credential.Kind.choices, widget=forms.RadioSelect, initial="key"
-    )
+    kind = forms.ChoiceField(label=_("Kind"), choices=Credential.Kind.choices, widget=forms.RadioSelect, initial="key")
     private_key = forms.CharField(
         label=_("Private key"),
         required=False,
         strip=False,
         max_length=LONGEST_KEY,
-        widget=forms.Textarea(
-            attrs={"rows": 6, "class": "code", "spellcheck": "false", "autocomplete": "off"}
-        ),
+        widget=forms.Textarea(attrs={"rows": 6, "class": "code", "spellcheck": "false", "autocomplete": "off"}),
         help_text=_("OpenSSH format: Ed25519, ECDSA or RSA."),
     )
     passphrase = forms.CharField(

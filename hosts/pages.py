@@ -38,9 +38,7 @@ def memory_of_launches(host_keys: list[int]) -> dict[int, list[dict]]:
     """Return the processes of launches on each host, as they were last observed."""
     found: dict[int, list[dict]] = {}
     # Through the relation's name: this app does not know the one above it.
-    values = Host.objects.filter(pk__in=host_keys, launches__isnull=False).values_list(
-        "pk", "launches__processes"
-    )
+    values = Host.objects.filter(pk__in=host_keys, launches__isnull=False).values_list("pk", "launches__processes")
     for key, processes in values.exclude(launches__state="stopped"):
         found.setdefault(key, []).extend(processes or [])
     return found
@@ -70,9 +68,7 @@ def memory_bar(total: int, segments: list[tuple[str, int, str]]) -> dict:
     place, parts = 0.0, []
     for kind, count, label in segments:
         width = 100 * count / total
-        parts.append(
-            {"kind": kind, "x": f"{place:.3f}", "width": f"{width:.3f}", "title": f"{label}: {size(count)}"}
-        )
+        parts.append({"kind": kind, "x": f"{place:.3f}", "width": f"{width:.3f}", "title": f"{label}: {size(count)}"})
         place += width
     words = ", ".join(part["title"] for part in parts)
     return {"parts": parts, "label": _("%(parts)s of %(total)s") % {"parts": words, "total": size(total)}}
@@ -110,9 +106,7 @@ def host_page(host: Host, *, now: datetime) -> dict:
 
 def memory_chart(host: Host, *, now: datetime) -> dict:
     """Return used memory per device over the last half hour, in GiB; a reading that was not taken is None."""
-    rows = list(
-        host.samples.filter(at__gte=now - CHART_SPAN).order_by("-at").values("at", "body")[:MOST_SAMPLES]
-    )
+    rows = list(host.samples.filter(at__gte=now - CHART_SPAN).order_by("-at").values("at", "body")[:MOST_SAMPLES])
     rows.reverse()
     names = {device.uuid: device_label(device) for device in host.devices.all() if device.present}
     lines: dict[str, list] = {uuid: [] for uuid in names}

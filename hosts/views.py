@@ -1,6 +1,7 @@
 from django.contrib import messages
 from django.shortcuts import redirect, render
 from django.utils import timezone
+from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
@@ -39,9 +40,7 @@ def host_new(request):
         return render(request, "hosts/new.html", context)
     if form.is_valid():
         try:
-            host = services.propose_host(
-                **form.cleaned_data, by=actor_of_request(request), now=timezone.now()
-            )
+            host = services.propose_host(**form.cleaned_data, by=actor_of_request(request), now=timezone.now())
         except services.Refused as refused:
             context["problem"] = refused.problem
         else:
@@ -61,9 +60,7 @@ def host_confirm(request, pk: int):
     host = host_to(request.user, pk, "hosts.add_host")
     fingerprint = request.POST.get("fingerprint", "")
     try:
-        services.confirm_key(
-            host=host, fingerprint=fingerprint, by=actor_of_request(request), now=timezone.now()
-        )
+        services.confirm_key(host=host, fingerprint=fingerprint, by=actor_of_request(request), now=timezone.now())
     except services.Refused as refused:
         return refuse(request, host, refused.problem)
     return redirect("hosts:detail", pk=pk)
@@ -80,6 +77,9 @@ def host_try_again(request, pk: int):
 def host_refresh(request, pk: int):
     host = host_to(request.user, pk, "hosts.refresh_host")
     services.ask_for_facts(host=host, by=actor_of_request(request), now=timezone.now())
+    wanted = request.POST.get("next", "")
+    if url_has_allowed_host_and_scheme(wanted, allowed_hosts=None):
+        return redirect(wanted)
     return redirect("hosts:detail", pk=pk)
 
 

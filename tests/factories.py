@@ -65,17 +65,13 @@ def make_host(
     for index in range(gpus):
         make_device(host, index=index, now=now)
     if gpus == 0:
-        make_device(
-            host, uuid="cpu", kind="cpu", index=None, name="AMD EPYC 9354", memory_total=256 * GIB, now=now
-        )
+        make_device(host, uuid="cpu", kind="cpu", index=None, name="AMD EPYC 9354", memory_total=256 * GIB, now=now)
     if facts and host.enrolled:
         HostFacts.objects.create(host=host, taken_at=now, body=facts_body(host))
     return host
 
 
-def make_device(
-    host: Host, *, index: int | None = 0, now=NOW, used: int | None = 2 * GIB, **values
-) -> Device:
+def make_device(host: Host, *, index: int | None = 0, now=NOW, used: int | None = 2 * GIB, **values) -> Device:
     total = values.get("memory_total", H200_BYTES)
     use = None
     if used is not None:
@@ -206,9 +202,7 @@ def make_deployment(host: Host, name: str = "", *, now=NOW, **values) -> Deploym
     return create_deployment(environment=host.environment, spec=spec, by=BY, now=now).deployment
 
 
-def make_plan(
-    deployment: Deployment, host: Host, *, kind: str = "start", now=NOW, launches: int = 1, **values
-) -> Plan:
+def make_plan(deployment: Deployment, host: Host, *, kind: str = "start", now=NOW, launches: int = 1, **values) -> Plan:
     """A plan row with the shape of a planned one; its launches are PLANNED rows."""
     revision: Revision = deployment.revisions.first()
     plan = Plan(
@@ -217,9 +211,7 @@ def make_plan(
         revision=revision,
         host=host,
         kind=kind,
-        preconditions=[
-            {"code": "machine_id", "subject": host.name, "wanted": host.machine_id, "launch_id": None}
-        ],
+        preconditions=[{"code": "machine_id", "subject": host.name, "wanted": host.machine_id, "launch_id": None}],
         display={"notes": [], "memory": []},
         author="ada",
         created_at=now,
@@ -324,6 +316,16 @@ def ready_values(device: Device, *, now=NOW, held: int = 38 * GIB, pid: int = 47
             "kv_available_gib": 30.0,
             "vllm_version": "0.25.1",
             "init_engine_s": 11.2,
+            "seen": [
+                {"phase": phase, "label": phase, "at": (now + timedelta(seconds=seconds)).isoformat()}
+                for phase, seconds in (
+                    ("process", 9),
+                    ("config", 11),
+                    ("loading", 25),
+                    ("kv_cache", 44),
+                    ("listening", 57),
+                )
+            ],
         },
         "verdict": {
             "code": "READY",

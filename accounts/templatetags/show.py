@@ -1,5 +1,6 @@
 """How values look on every page: sizes, ages, badges. What was not observed is a dash, never 0."""
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -65,24 +66,23 @@ def short(text: str) -> str:
 @register.filter
 def figures(numbers: Mapping | None) -> list[tuple[str, str]]:
     """Return the numbers of a problem as (words, value); bytes become GiB."""
-    return [
-        (words(key), figure(key, value))
-        for key, value in (numbers or {}).items()
-        if value not in (None, "", [])
-    ]
+    return [(words(key), figure(key, value)) for key, value in (numbers or {}).items() if value not in (None, "", [])]
 
 
 def words(key: str) -> str:
-    return str(key).removesuffix("_bytes").replace("_", " ")
+    return re.sub(r"_(bytes|s|ms)$", "", str(key)).replace("_", " ")
 
 
 def figure(key: str, value: object) -> str:
     if isinstance(value, bool):
         return _("yes") if value else _("no")
     if isinstance(value, int) and (str(key).endswith("bytes") or abs(value) >= 16 * MIB):
-        return f"{value / GIB:.2f} GiB"
-    if isinstance(value, float | Decimal):
-        return f"{value:.2f}".rstrip("0").rstrip(".")
+        # One unit for all that is compared, but not so large that something looks like nothing.
+        return f"{value / GIB:.2f} GiB" if abs(value) >= GIB // 10 else size(value)
+    if isinstance(value, int | float | Decimal):
+        text = f"{value:.2f}".rstrip("0").rstrip(".") if not isinstance(value, int) else str(value)
+        unit = str(key).rpartition("_")[2]
+        return f"{text} {unit}" if unit in ("s", "ms") else f"{value:,}" if "tokens" in str(key) else text
     if isinstance(value, Mapping):
         return ", ".join(f"{words(name)} {figure(name, part)}" for name, part in value.items())
     if isinstance(value, list | tuple):

@@ -32,8 +32,7 @@ def deployment_rows(user) -> list[dict]:
     for launch in current_launches(user):
         launches.setdefault(launch.deployment_id, []).append(launch)
     return [
-        summary(deployment, revisions.get(deployment.pk), launches.get(deployment.pk, []))
-        for deployment in deployments
+        summary(deployment, revisions.get(deployment.pk), launches.get(deployment.pk, [])) for deployment in deployments
     ]
 
 

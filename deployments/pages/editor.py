@@ -47,18 +47,14 @@ class Draft:
             "host": named,
             "devices": named.devices.filter(present=True) if named else (),
         }
-        return replace(
-            self, tab="form", host=named, facts=facts_of(named), bound=SpecForm(initial=values, **options)
-        )
+        return replace(self, tab="form", host=named, facts=facts_of(named), bound=SpecForm(initial=values, **options))
 
     def environment_to_add(self, request) -> Environment | None:
         """Return the environment of the host that the spec names, where this user may add deployments."""
         allowed = set(environments_with(request.user, ADD).values_list("pk", flat=True))
         wanted = self.bound.spec.host
         named = [host for host in self.hosts if host.name == wanted and host.environment_id in allowed]
-        chosen = next(
-            (host for host in named if self.host and host.pk == self.host.pk), named[0] if named else None
-        )
+        chosen = next((host for host in named if self.host and host.pk == self.host.pk), named[0] if named else None)
         return chosen.environment if chosen else None
 
 

@@ -33,13 +33,7 @@ def current_launches(user) -> QuerySet[Launch]:
     """Return the newest asked-for launch of every instance slot, and every orphaned one."""
     newest = Launch.objects.filter(instance=OuterRef("instance")).exclude(NEVER_ASKED).order_by("-created_at")
     chosen = Q(pk=Subquery(newest.values("pk")[:1])) | Q(state=LaunchState.ORPHANED)
-    return (
-        launches_for(user)
-        .filter(chosen)
-        .exclude(NEVER_ASKED)
-        .defer("argv")
-        .order_by("instance__slot", "created_at")
-    )
+    return launches_for(user).filter(chosen).exclude(NEVER_ASKED).defer("argv").order_by("instance__slot", "created_at")
 
 
 def held_memory(launch: Launch) -> int | None:

@@ -6,11 +6,14 @@ import shlex
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from deployments.models import Launch, Plan
+from deployments.models import Deployment, Launch, Plan
 from deployments.pages.deployments import HIDDEN, SEE_VALUES, difference
+from deployments.planning.refusals import RefusalCode, Refused
 from deployments.planning.states import LAUNCH_ACTIVE, LaunchState
+from deployments.services.revisions import spec_of
 from hosts.models import Device
 from hosts.pages import memory_bar
+from hosts.queries import host_by_name
 
 PRECONDITIONS = {
     "machine_id": gettext_lazy("the machine is the enrolled one"),
@@ -38,8 +41,7 @@ def plan_page(plan: Plan, user, *, now) -> dict:
         "plan": plan,
         "intent": intent,
         "open": plan.state == Plan.State.OPEN and plan.expires_at > now,
-        "expired": plan.state == Plan.State.EXPIRED
-        or (plan.state == Plan.State.OPEN and plan.expires_at <= now),
+        "expired": plan.state == Plan.State.EXPIRED or (plan.state == Plan.State.OPEN and plan.expires_at <= now),
         "launches": [shown_launch(launch, devices, values=values) for launch in launches],
         "stops": [{**stop, "name": instance_name(stop)} for stop in stops],
         "steps": [[names.get(str(key), str(key)) for key in step] for step in intent.get("order") or []],
@@ -49,6 +51,18 @@ def plan_page(plan: Plan, user, *, now) -> dict:
         "running": running,
         "difference": difference(running, plan.revision, user) if running else [],
         "run": getattr(plan, "run", None),
+    }
+
+
+def refused_page(deployment: Deployment, refused: Refused) -> dict:
+    """Every reason; with the host, whose facts may be what is too old."""
+    revision = deployment.revisions.first()
+    host = host_by_name(environment_id=deployment.environment_id, name=spec_of(revision).host) if revision else None
+    return {
+        "deployment": deployment,
+        "reasons": refused.reasons,
+        "host": host,
+        "stale": any(reason.code == RefusalCode.FACTS_TOO_OLD for reason in refused.reasons),
     }
 
 
@@ -98,15 +112,11 @@ def shown_environment(launch: dict, *, values: bool) -> list[tuple[str, str, str
     plain = launch.get("env") or {}
     rows = [(name, str(value) if values else HIDDEN, "") for name, value in sorted(plain.items())]
     secrets = sorted((launch.get("secrets") or {}).items())
-    return rows + [
-        (name, _("credential %(name)s") % {"name": credential}, "secret") for name, credential in secrets
-    ]
+    return rows + [(name, _("credential %(name)s") % {"name": credential}, "secret") for name, credential in secrets]
 
 
 def device_bar(bar: dict) -> dict:
-    segments = [
-        (part["kind"], part["bytes"], part["label"]) for part in bar["segments"] if part["kind"] != "free"
-    ]
+    segments = [(part["kind"], part["bytes"], part["label"]) for part in bar["segments"] if part["kind"] != "free"]
     drawn = memory_bar(bar["total"], segments) if bar["total"] else None
     return {
         "name": bar["name"],

@@ -23,7 +23,5 @@ def launches_of(run: Run) -> list[Launch]:
     """Those the plan starts; of a stop or a sweep, those it removes."""
     stops = json.loads(bytes(run.plan.intent)).get("stops") or []
     keys = [str(stop.get("launch_id")) for stop in stops]
-    rows = Launch.objects.filter(plan=run.plan) | Launch.objects.filter(
-        pk__in=keys, deployment=run.deployment
-    )
+    rows = Launch.objects.filter(plan=run.plan) | Launch.objects.filter(pk__in=keys, deployment=run.deployment)
     return list(rows.select_related("instance", "host", "revision").order_by("instance__slot", "created_at"))

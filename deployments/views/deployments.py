@@ -12,14 +12,10 @@ may_see = requires_somewhere(SEE)
 def deployment_list(request):
     may_see(request.user)
     context = {"rows": deployment_rows(request.user)}
-    return render_live(
-        request, page="deployments/list.html", fragment="deployments/_list.html", context=context
-    )
+    return render_live(request, page="deployments/list.html", fragment="deployments/_list.html", context=context)
 
 
 @require_safe
 def deployment_detail(request, pk: int):
     context = deployment_page(deployment_to(request.user, pk), request.user)
-    return render_live(
-        request, page="deployments/detail.html", fragment="deployments/_detail.html", context=context
-    )
+    return render_live(request, page="deployments/detail.html", fragment="deployments/_detail.html", context=context)

@@ -47,9 +47,7 @@ def take(request, draft: Draft, *, save):
     then = request.POST.get("then", "save")
     valid = draft.bound.is_valid()
     if then == "yaml" and draft.tab == "form":
-        text = (
-            spec_to_yaml(draft.bound.spec) if valid else yaml.safe_dump(draft.bound.mapping, sort_keys=False)
-        )
+        text = spec_to_yaml(draft.bound.spec) if valid else yaml.safe_dump(draft.bound.mapping, sort_keys=False)
         return show(request, draft.as_yaml(text))
     if not valid:
         return show(request, draft, status=422)
@@ -62,9 +60,7 @@ def take(request, draft: Draft, *, save):
 def save_new(request, draft: Draft) -> Deployment | None:
     environment = draft.environment_to_add(request)
     if environment is None:
-        draft.bound.add_error(
-            None, _("There is no such host in an environment where you may add deployments.")
-        )
+        draft.bound.add_error(None, _("There is no such host in an environment where you may add deployments."))
         return None
     try:
         revision = create_deployment(
@@ -72,15 +68,11 @@ def save_new(request, draft: Draft) -> Deployment | None:
         )
     except NameTaken:
         field = "name" if draft.tab == "form" else "text"
-        draft.bound.add_error(
-            field, _("A deployment of this name exists in this environment. Choose another name.")
-        )
+        draft.bound.add_error(field, _("A deployment of this name exists in this environment. Choose another name."))
         return None
     return revision.deployment
 
 
 def save_revision(request, draft: Draft) -> Deployment:
-    add_revision(
-        deployment=draft.deployment, spec=draft.bound.spec, by=actor_of_request(request), now=timezone.now()
-    )
+    add_revision(deployment=draft.deployment, spec=draft.bound.spec, by=actor_of_request(request), now=timezone.now())
     return draft.deployment

@@ -11,6 +11,4 @@ may_see = requires_somewhere("hosts.view_host")
 def fleet(request):
     may_see(request.user)
     context = fleet_page(request.user)
-    return render_live(
-        request, page="deployments/fleet.html", fragment="deployments/_fleet.html", context=context
-    )
+    return render_live(request, page="deployments/fleet.html", fragment="deployments/_fleet.html", context=context)

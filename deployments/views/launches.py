@@ -32,9 +32,7 @@ def instance_log(request, pk):
     response = HttpResponse(
         (f"{strip_ansi(text)}\n" for _number, text in lines), content_type="text/plain; charset=utf-8"
     )
-    response["Content-Disposition"] = (
-        f'attachment; filename="{launch.instance.name}-{str(launch.pk)[:8]}.log"'
-    )
+    response["Content-Disposition"] = f'attachment; filename="{launch.instance.name}-{str(launch.pk)[:8]}.log"'
     return response
 
 

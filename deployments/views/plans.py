@@ -8,7 +8,7 @@ from django.views.decorators.http import require_POST, require_safe
 from accounts.actors import actor_of_request
 from deployments.access import deployment_to, is_uuid, plan_to
 from deployments.models import Deployment, Plan
-from deployments.pages.plans import plan_page
+from deployments.pages.plans import plan_page, refused_page
 from deployments.planning.refusals import Refused
 from deployments.services.plans import drop_plan, make_start_plan, make_stop_plan, make_sweep_plan
 from deployments.services.runs import RunRefused, request_run
@@ -59,7 +59,7 @@ def plan_sweep(request, pk: int):
 def answer(request, deployment: Deployment, made: Plan | Refused):
     """Return the plan's page; or every reason why there is none."""
     if isinstance(made, Refused):
-        context = {"deployment": deployment, "reasons": made.reasons}
+        context = refused_page(deployment, made)
         return render(request, "deployments/refused.html", context, status=422)
     return redirect("deployments:plan-detail", pk=made.pk)
 
@@ -76,9 +76,7 @@ def plan_run(request, pk: int):
     plan = plan_for_action(request.user, pk)
     now = timezone.now()
     try:
-        run = request_run(
-            plan=plan, digest=request.POST.get("digest", ""), by=actor_of_request(request), now=now
-        )
+        run = request_run(plan=plan, digest=request.POST.get("digest", ""), by=actor_of_request(request), now=now)
     except RunRefused as refused:
         context = plan_page(plan_to(request.user, pk), request.user, now=now)
         context |= {"right": RIGHT[plan.kind], "refusal": refused.problem}

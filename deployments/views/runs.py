@@ -12,9 +12,7 @@ from deployments.services.runs import request_cancel
 @require_safe
 def run_detail(request, pk: int):
     context = run_page(run_to_see(request.user, pk))
-    return render_live(
-        request, page="deployments/run.html", fragment="deployments/_run.html", context=context
-    )
+    return render_live(request, page="deployments/run.html", fragment="deployments/_run.html", context=context)
 
 
 @require_POST

@@ -21,6 +21,11 @@ function refreshSoon(topics) {
 
 function refresh() {
   timer = null;
+  // A question that is open is about what the page shows now: the answer comes first.
+  if (document.querySelector("dialog[open]")) {
+    timer = setTimeout(refresh, REFRESH_MS);
+    return;
+  }
   const topics = new Set(due);
   due.clear();
   for (const part of parts()) {
@@ -60,8 +65,25 @@ if (parts().length > 0) {
   setInterval(() => connected || refreshSoon(allTopics()), POLL_MS);
 }
 
-// What the reader opened stays open when its part is replaced.
+// What the reader opened stays open when its part is replaced, and the keyboard stays where it was.
 const open = new Set();
+let focused = null;
+
+function placeOf(element) {
+  const part = element?.closest("[data-live]");
+  if (!part) return null;
+  const all = [...part.querySelectorAll("a, button, summary, input")];
+  const same = (other) => other.tagName === element.tagName && other.textContent.trim() === element.textContent.trim()
+    && other.getAttribute("href") === element.getAttribute("href");
+  return { id: part.id, same, nth: all.filter(same).indexOf(element) };
+}
+
+function focusAgain({ id, same, nth }) {
+  const part = document.getElementById(id);
+  if (!part || document.activeElement !== document.body) return;
+  [...part.querySelectorAll("a, button, summary, input")].filter(same)[nth]?.focus({ preventScroll: true });
+}
+
 document.addEventListener("htmx:beforeSwap", (event) => {
   // A signed-out session answers with the sign-in page: show that, not inside a part.
   if (event.detail.xhr.responseURL.includes("/accounts/sign-in/")) {
@@ -70,10 +92,12 @@ document.addEventListener("htmx:beforeSwap", (event) => {
     return;
   }
   open.clear();
+  focused = placeOf(document.activeElement);
   for (const details of document.querySelectorAll("details[id][open]")) open.add(details.id);
 });
 document.addEventListener("htmx:afterSettle", () => {
   for (const id of open) document.getElementById(id)?.setAttribute("open", "");
+  if (focused) focusAgain(focused);
   if (socket && connected) followNew();
   document.dispatchEvent(new CustomEvent("part-refreshed"));
 });

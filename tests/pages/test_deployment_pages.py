@@ -165,9 +165,7 @@ class TestValuesOfVariables:
         assert "INFO" in text_of(page(reverse("deployments:plan-detail", args=[plan.pk]), "operator"))
 
     @pytest.mark.parametrize("tab", ["form", "yaml"])
-    def test_are_kept_when_one_revises_who_cannot_see_them(
-        self, client, blind_operator, host, deployment, tab
-    ):
+    def test_are_kept_when_one_revises_who_cannot_see_them(self, client, blind_operator, host, deployment, tab):
         client.force_login(blind_operator)
         path = reverse("deployments:revise", args=[deployment.pk])
         assert "INFO" not in text_of(client.get(path + f"?as={tab}"))
@@ -207,6 +205,11 @@ class TestPlan:
         assert text.count("Next step:") >= 2
         assert not Plan.objects.exists()
 
+    def test_offers_fresh_facts_where_they_are_too_old(self, send, host, deployment):
+        text = text_of(send(reverse("deployments:plan", args=[deployment.pk]), {}, "operator"), 422)
+        assert "FACTS_TOO_OLD" in text
+        assert reverse("hosts:refresh", args=[host.pk]) in text
+
     def test_is_run_by_its_digest(self, send, host, deployment):
         now = factories.NOW.replace(year=2100)
         plan = factories.make_plan(deployment, host, expires_at=now)
@@ -231,9 +234,7 @@ class TestPlan:
 
     def test_names_secrets_and_shows_none(self, page, host, deployment):
         plan = factories.make_plan(deployment, host)
-        assert "credential hub token" in text_of(
-            page(reverse("deployments:plan-detail", args=[plan.pk]), "operator")
-        )
+        assert "credential hub token" in text_of(page(reverse("deployments:plan-detail", args=[plan.pk]), "operator"))
 
     def test_is_dropped_and_its_launches_with_it(self, send, host, deployment):
         plan = factories.make_plan(deployment, host)
@@ -245,9 +246,7 @@ class TestPlan:
         spec = factories.make_spec(host, "qwen-chat", max_model_len=8192)
         add_revision(deployment=deployment, spec=spec, by=factories.BY, now=factories.NOW)
         plan = factories.make_plan(deployment, host, launches=0)
-        assert "+max_model_len: 8192" in text_of(
-            page(reverse("deployments:plan-detail", args=[plan.pk]), "operator")
-        )
+        assert "+max_model_len: 8192" in text_of(page(reverse("deployments:plan-detail", args=[plan.pk]), "operator"))
 
 
 class TestStop:
@@ -265,12 +264,8 @@ class TestStop:
             factories.make_launch(deployment, host, slot=slot, **factories.ready_values(device))
             for slot, device in enumerate(host.devices.all())
         ]
-        answer = send(
-            reverse("deployments:stop", args=[deployment.pk]), {"launch": launches[1].pk}, "operator"
-        )
-        stops = factories.intent_of(Plan.objects.get(pk=answer["Location"].rstrip("/").rsplit("/", 1)[1]))[
-            "stops"
-        ]
+        answer = send(reverse("deployments:stop", args=[deployment.pk]), {"launch": launches[1].pk}, "operator")
+        stops = factories.intent_of(Plan.objects.get(pk=answer["Location"].rstrip("/").rsplit("/", 1)[1]))["stops"]
         assert [stop["launch_id"] for stop in stops] == [str(launches[1].pk)]
 
     @pytest.mark.parametrize("wrong", ["nonsense", "00000000-0000-4000-8000-000000000000"])

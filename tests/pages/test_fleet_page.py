@@ -70,9 +70,7 @@ class TestFleet:
 
     def test_offers_no_sweep_to_a_viewer(self, page, host, deployment):
         factories.make_launch(deployment, host, **factories.orphaned_values(host.devices.first()))
-        assert reverse("deployments:sweep", args=[deployment.pk]) not in text_of(
-            page(reverse("fleet"), "viewer")
-        )
+        assert reverse("deployments:sweep", args=[deployment.pk]) not in text_of(page(reverse("fleet"), "viewer"))
 
     def test_does_not_call_an_unheard_host_down(self, page, host):
         factories.make_unheard(host)

@@ -29,9 +29,7 @@ class TestTemplates:
 
     @pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: str(path.relative_to(settings.BASE_DIR)))
     def test_say_nothing_that_cannot_be_translated(self, template):
-        bare = re.sub(
-            r"<(script|style|pre|code)\b.*?</\1>|<!--.*?-->", " ", template.read_text(), flags=re.DOTALL
-        )
+        bare = re.sub(r"<(script|style|pre|code)\b.*?</\1>|<!--.*?-->", " ", template.read_text(), flags=re.DOTALL)
         bare = re.sub(r"{% blocktranslate.*?{% endblocktranslate %}", " ", bare, flags=re.DOTALL)
         bare = re.sub(r"{%.*?%}|{{.*?}}|{#.*?#}|<[^>]*>|&\w+;", " ", bare, flags=re.DOTALL)
         assert set(re.findall(r"[A-Za-z]{3,}", bare)) <= PROPER_NAMES

@@ -213,3 +213,16 @@ class TestCredentials:
         assert "exists" in text_of(
             send(reverse("hosts:credential-new"), PASSWORD | {"environment": environment.pk}), 422
         )
+
+
+class TestRefresh:
+    def test_asks_the_worker_and_comes_back(self, send, host):
+        wanted = reverse("deployments:list")
+        answer = send(reverse("hosts:refresh", args=[host.pk]), {"next": wanted}, "operator")
+        assert answer["Location"] == wanted
+        assert Host.objects.get(pk=host.pk).asked_at is not None
+
+    @pytest.mark.parametrize("wanted", ["", "https://example.com/", "//example.com", "javascript:alert(1)"])
+    def test_leads_to_no_other_site(self, send, host, wanted):
+        answer = send(reverse("hosts:refresh", args=[host.pk]), {"next": wanted}, "operator")
+        assert answer["Location"] == detail(host)

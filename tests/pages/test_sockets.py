@@ -87,9 +87,7 @@ class TestTopics:
 
     @pytest.mark.parametrize("who", ["stranger", "elsewhere"])
     def test_follows_nothing_for_others_and_says_nothing_of_it(self, environment, launch, who):
-        user = (
-            people.stranger() if who == "stranger" else people.viewer(factories.make_environment("Elsewhere"))
-        )
+        user = people.stranger() if who == "stranger" else people.viewer(factories.make_environment("Elsewhere"))
         wanted = [
             f"host.{launch.host_id}",
             f"launch.{launch.pk}",

