@@ -15,15 +15,41 @@ from deployments.models import LogChunk, LogStream
 from hosts.live import announce
 
 
+class Misfit(Exception):
+    """The piece does not continue what is stored; read again from `wanted` (bytes of the file)."""
+
+    def __init__(self, wanted: int) -> None:
+        super().__init__(str(wanted))
+        self.wanted = wanted
+
+
+def new_part(text: str, *, offset: int, next_offset: int, stored: int) -> str:
+    """The part of a piece (bytes offset…next_offset of the file) that lies behind the stored end; "" when none does.
+
+    Raises Misfit for a gap, and for an overlap where bytes of the file were replaced in the text, so that the place of
+    the stored end in it is not certain.
+    """
+    if next_offset <= stored:
+        return ""
+    if offset == stored:
+        return text
+    content = text.encode()
+    if offset > stored or len(content) != next_offset - offset:
+        raise Misfit(stored)
+    return content[stored - offset :].decode(errors="replace")
+
+
 def append_log(*, launch_id, offset: int, text: str, next_offset: int, now: datetime) -> int:
     """Add the piece of the file that spans bytes offset…next_offset; returns the number of lines added.
 
-    A piece already stored adds nothing. One that begins after the stored end is refused (0): the reader must come back
-    with the gap (`next_offset` of the stream says where). Pieces are whole lines, but for the last of a launch.
+    What of it is stored already adds nothing. A piece that leaves a gap, or whose stored part cannot be told from the
+    rest, is refused (Misfit): the reader comes back with the bytes from the stream's `next_offset` on. Pieces are whole
+    lines, but for the last of a launch.
     """
     with transaction.atomic():
         stream = LogStream.objects.select_for_update().get(launch_id=launch_id)
-        if offset != stream.next_offset:
+        text = new_part(text, offset=offset, next_offset=next_offset, stored=stream.next_offset)
+        if not text:
             return 0
         lines = text.split("\n")
         if lines[-1] == "":

@@ -1,5 +1,6 @@
 """The watcher: one process holds the `watch` channel of each host it leases, and writes what the host tells."""
 
+import contextlib
 import logging
 import random
 import threading
@@ -12,13 +13,13 @@ from django.db import close_old_connections, transaction
 from django.db.models import Q
 from django.utils import timezone
 
-from deployments.log_store import append_log
+from deployments.log_store import Misfit, append_log
 from deployments.models import LogStream
 from deployments.planning.states import LAUNCH_TERMINAL
-from deployments.services.observing import apply_observation
+from deployments.services.observing import apply_observation, still_as_seen
 from deployments.services.runs import OWNER
 from hosts import queue
-from hosts.agent_session import AgentRefused, Refusal
+from hosts.agent_session import AgentRefused, AgentSession
 from hosts.connections import connections, controller_id
 from hosts.live import announce
 from hosts.models import Device, Host, HostWatch, Sample
@@ -91,11 +92,9 @@ class HostWatching:
         with connections.session(self.host) as session:
             if session.machine_id != self.host.machine_id:
                 raise AgentRefused(
-                    Refusal(
-                        "MACHINE_CHANGED",
-                        "Another machine answers at this address than was enrolled.",
-                        "Check the address; if the machine was replaced, enrol it anew.",
-                    )
+                    code="MACHINE_CHANGED",
+                    message="Another machine answers at this address than was enrolled.",
+                    next_step="Check the address; if the machine was replaced, enrol it anew.",
                 )
             mark_heard(self.host)
             stream = session.stream(
@@ -107,7 +106,7 @@ class HostWatching:
                         return
                     self.refresh_facts()
                     if event is not None:
-                        self.take(event, boot_id=session.boot_id)
+                        self.take(event, session)
             finally:
                 stream.cancel()
 
@@ -131,24 +130,50 @@ class HostWatching:
             Host.objects.filter(pk=self.host.pk, asked_at__isnull=True).update(asked_at=now)
             queue.work_on_host(self.host.pk)
 
-    def take(self, event: Mapping[str, Any], *, boot_id: str) -> None:
+    def take(self, event: Mapping[str, Any], session: AgentSession) -> None:
         now = timezone.now()
         if "sample" in event:
             keep_sample(self.host, event["sample"], now=now)
+            still_as_seen(host=self.host, sample=event["sample"], now=now)
         if "launches" in event:
+            for view in event["launches"]:
+                if view["controller"] == self.controller and view["state"] in ("exited", "orphaned"):
+                    self.read_rest_of_log(view["launch_id"], session)
             apply_observation(
-                host=self.host, boot_id=boot_id, views=event["launches"], controller=self.controller, now=now
+                host=self.host,
+                boot_id=session.boot_id,
+                views=event["launches"],
+                controller=self.controller,
+                now=now,
             )
         if "log" in event:
-            piece = event["log"]
-            if LogStream.objects.filter(launch_id=piece["launch_id"], launch__host=self.host).exists():
-                append_log(
-                    launch_id=piece["launch_id"],
-                    offset=piece["offset"],
-                    next_offset=piece["next"],
-                    text=piece["text"],
-                    now=now,
-                )
+            try:
+                self.keep_log(event["log"]["launch_id"], event["log"])
+            except Misfit:
+                self.read_rest_of_log(event["log"]["launch_id"], session)
+
+    def read_rest_of_log(self, launch_id: str, session: AgentSession) -> None:
+        """An end is judged by its log, so all of it has to be here first."""
+        stream = LogStream.objects.filter(
+            launch_id=launch_id, launch__host=self.host, launch__ended_at__isnull=True
+        ).first()
+        if stream is None:
+            return
+        pieces = session.stream("tail", {"launch_id": launch_id, "offset": stream.next_offset, "follow": False})
+        with contextlib.suppress(Misfit):
+            for piece in pieces:
+                self.keep_log(launch_id, piece)
+
+    def keep_log(self, launch_id: str, piece: Mapping[str, Any]) -> None:
+        if not LogStream.objects.filter(launch_id=launch_id, launch__host=self.host).exists():
+            return
+        append_log(
+            launch_id=launch_id,
+            offset=piece["offset"],
+            next_offset=piece["next"],
+            text=piece["text"],
+            now=timezone.now(),
+        )
 
 
 def lease(host_id: int) -> bool:

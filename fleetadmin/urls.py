@@ -10,7 +10,7 @@ from deployments.views.fleet import fleet
 
 @login_not_required
 @require_safe
-def alive(request: HttpRequest) -> HttpResponse:
+def alive(_request: HttpRequest) -> HttpResponse:
     """For a load balancer: this process answers. Says nothing of the fleet."""
     return HttpResponse("ok", content_type="text/plain")
 

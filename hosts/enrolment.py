@@ -1,7 +1,8 @@
 """The steps of an enrolment, carried out by the worker; and fresh facts, which are the last of them again.
 
     PROPOSED --host key read--> KEY_SHOWN --a person confirms--> CONFIRMED --signed in, facts read--> ENROLLED
-        \\______________________________ a failure: REFUSED, with what to do ______________________________/
+
+Any failure on the way: REFUSED, with what to do about it.
 """
 
 from datetime import datetime, timedelta
@@ -26,6 +27,8 @@ from hosts.ssh.paramiko_runner import read_host_key
 CLAIM_SECONDS = 120
 FACTS_TIMEOUT_SECONDS = 60
 FACTS_KEPT = 500
+# What the agent says where /etc/machine-id is empty: nothing tells such machines apart.
+UNKNOWN_MACHINE = "unknown"
 WORKER = system_actor("worker")
 
 
@@ -79,6 +82,8 @@ def sign_in(host: Host) -> dict | None:
     facts, body = read_facts(host)
     if isinstance(facts, FactsProblem):
         return problems.problem_of(facts)
+    if facts.machine_id == UNKNOWN_MACHINE:
+        return problems.machine_id_missing()
     first = Host.objects.filter(machine_id=facts.machine_id).exclude(pk=host.pk).first()
     if first is not None:
         connections.forget(host.pk)

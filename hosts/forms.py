@@ -97,12 +97,15 @@ class HostForm(PathsForm):
         max_length=64,
         help_text=_("An ordinary account; vLLM runs as this user. Root is not needed."),
     )
-    credential = forms.ModelChoiceField(label=_("Credential"), queryset=None)
+    credential = forms.ModelChoiceField(label=_("Credential"), queryset=None, empty_label=_("Choose one"))
 
     def __init__(self, *args, user, **kwargs):
         super().__init__(*args, **kwargs)
         self.fields["environment"].queryset = environments_with(user, "hosts.add_host")
         self.fields["credential"].queryset = credentials_for(user)
+        few = list(self.fields["credential"].queryset[:2])
+        if len(few) == 1:
+            self.fields["credential"].initial = few[0]
 
     def clean_name(self):
         return check_shape(NAME, self.cleaned_data["name"], _("Letters, digits, dots, dashes and underscores."))

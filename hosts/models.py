@@ -176,7 +176,7 @@ class HostWatch(models.Model):
 
 
 class Installation(models.Model):
-    """This installation of fleetadmin: the controller id that marks its processes on the hosts. One row."""
+    """One row for the installation of fleetadmin itself: the controller id that marks its processes on the hosts."""
 
     controller_id = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
 

@@ -27,6 +27,14 @@ def machine_enrolled_already(first) -> dict:
     )
 
 
+def machine_id_missing() -> dict:
+    return problem(
+        code="MACHINE_ID_MISSING",
+        message=_("The host has no machine id: /etc/machine-id is empty."),
+        next_step=_("Have root run systemd-machine-id-setup there, then try again."),
+    )
+
+
 def identity_changed(*, wanted: str, found: str) -> dict:
     return problem(
         code="MACHINE_CHANGED",

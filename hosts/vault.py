@@ -14,7 +14,7 @@ from nacl.public import PrivateKey, PublicKey, SealedBox
 
 
 class VaultClosed(Exception):
-    """This process was not given the private key, or the value does not open with it."""
+    """The process was not given the private key, or the value does not open with it."""
 
 
 def make_pair() -> tuple[str, str]:

@@ -9,7 +9,7 @@ from deployments.execution.listener import Listener
 from deployments.execution.outcomes import Cancelled, Done, Failed, Outcome, PreconditionFailed
 from deployments.execution.session import Session
 from deployments.execution.start import Resume, StartOne, stop_launch
-from hosts.agent_session import AgentRefused, Refusal
+from hosts.agent_session import AgentRefused
 
 Intent = Mapping[str, Any]
 
@@ -95,9 +95,9 @@ class Engine:
         )
         for refused in report["refused"]:
             raise AgentRefused(
-                Refusal(refused["code"], refused["message"], "Look at its processes on the page.")
+                code=refused["code"], message=refused["message"], next_step="Look at its processes on the page."
             )
-        return report["swept"][0]
+        return dict(report["swept"][0])
 
     def run_starts(self) -> Outcome:
         launches = {launch["launch_id"]: launch for launch in self.intent["launches"]}

@@ -23,6 +23,9 @@ class Listener(Protocol):
     def progress(self, launch_id: str, progress: Progress, *, offset: int) -> None:
         """The log told a new phase."""
 
+    def verifying(self, launch_id: str) -> None:
+        """The log says it listens; now the model is asked."""
+
     def verified(
         self, launch_id: str, verdict: Verdict, probe: Mapping[str, Any], status: Mapping[str, Any]
     ) -> None:

@@ -1,7 +1,7 @@
 """Starting one instance: ask the host, follow its log to the end of the start, and let it prove that it serves."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from deployments.execution.clock import Clock
@@ -36,7 +36,7 @@ class Resume:
     """Where an earlier worker had got to: bytes of the log read, and what they told."""
 
     offset: int = 0
-    progress: Progress = Progress()
+    progress: Progress = field(default_factory=Progress)
 
 
 class StartOne:
@@ -103,6 +103,15 @@ class StartOne:
         }
 
     def refused(self, refusal: AgentRefused) -> Outcome:
+        """The host said no before anything ran: the launch ends with that as its cause."""
+        cause = Cause(
+            code=refusal.code,
+            sentence=refusal.message,
+            next_step=refusal.next_step,
+            evidence_line=None,
+            line_number=None,
+        )
+        self.listener.failed(self.id, cause, {"processes": []})
         if refusal.code in PRECONDITIONS:
             return PreconditionFailed(
                 code=refusal.code,
@@ -145,15 +154,21 @@ class StartOne:
         text: str = event["text"]
         self.listener.log(self.id, offset=event["offset"], next_offset=event["next"], text=text)
         self.offset = event["next"]
-        before = self.progress
+        told = self.progress
         for line in text.split("\n"):
-            if line:
-                self.progress = advance(self.progress, line)
-        if replace(before, lines=0) != replace(self.progress, lines=0):
+            if not line:
+                continue
+            self.progress = advance(self.progress, line)
+            # A phase is told when its line is read, even where several come in one piece: each leaves its moment.
+            if self.progress.phase is not told.phase:
+                told = self.progress
+                self.listener.progress(self.id, told, offset=self.offset)
+        if replace(told, lines=0) != replace(self.progress, lines=0):
             self.listener.progress(self.id, self.progress, offset=self.offset)
 
     def verify(self) -> Outcome:
         """Ask the model itself; a port that answers is no proof."""
+        self.listener.verifying(self.id)
         probe, verdict = self.probe_once()
         for _ in range(self.limits.probe_attempts - 1):
             if not isinstance(verdict, NotReady) or self.listener.cancelled():

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from deployments.planning.failure_rules import GENERIC, RULES, Rule
+from deployments.planning.failure_rules import GENERIC, NOTICE, RULES, Rule
 from deployments.planning.log_lines import LogLine, parse_line
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def explain_failure(*, lines: Iterable[str], exit_code: int | None, exit_signal:
     return (
         _known_cause(after)
         or _unknown_exception(after)
+        or _known_notice([item for item in numbered if item[0] > served_from])
         or _from_exit(exit_code=exit_code, exit_signal=exit_signal, has_lines=bool(numbered))
     )
 
@@ -76,6 +77,15 @@ def _known_cause(lines: Sequence[tuple[int, LogLine]]) -> Cause | None:
             match = rule.pattern.search(line.message[:MAX_SEARCHED])
             if match is not None:
                 return _cause(rule=rule, match=match, line=line, number=number)
+    return None
+
+
+def _known_notice(lines: Sequence[tuple[int, LogLine]]) -> Cause | None:
+    """What vLLM says of a death below the level of an error: looked at only when no error was printed."""
+    for number, line in lines:
+        match = NOTICE.pattern.search(line.message[:MAX_SEARCHED])
+        if match is not None:
+            return _cause(rule=NOTICE, match=match, line=line, number=number)
     return None
 
 

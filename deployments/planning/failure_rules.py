@@ -320,3 +320,11 @@ _MACHINE = (
 )
 
 RULES: tuple[Rule, ...] = (*_ARGUMENTS, *_MODEL, *_MEMORY, *_MACHINE)
+
+# A warning, not an error: the API server sees its engine gone and ends with exit code 0 (vLLM 0.32.0, CPU build, recorded).
+NOTICE = _rule(
+    "ENGINE_GONE",
+    r"engine core exited unexpectedly",
+    "EngineCore ended without a word, as when it is killed from outside; the API server then ended itself.",
+    "Look in the kernel's log of the host for 'Out of memory', and in the audit trail for who sent a signal.",
+)

@@ -1,5 +1,6 @@
 """What the engine tells is written down here, move by move, while it happens."""
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from typing import Any
@@ -11,7 +12,7 @@ from accounts.actors import system_actor
 from audit.record import record
 from deployments import ledger
 from deployments.execution.start import Resume
-from deployments.log_store import append_log
+from deployments.log_store import Misfit, append_log
 from deployments.models import Launch, Run, RunStep
 from deployments.planning.failure import Cause
 from deployments.planning.phases import Phase, Progress
@@ -63,22 +64,30 @@ class WorkerListener:
         self.begin_step("follow_start", launch.instance.name, launch_id)
 
     def log(self, launch_id: str, *, offset: int, next_offset: int, text: str) -> None:
-        append_log(launch_id=launch_id, offset=offset, next_offset=next_offset, text=text, now=timezone.now())
+        with contextlib.suppress(Misfit):
+            # The watcher is ahead or will read the gap; what the engine makes of the lines does not depend on it.
+            append_log(launch_id=launch_id, offset=offset, next_offset=next_offset, text=text, now=timezone.now())
 
     def progress(self, launch_id: str, progress: Progress, *, offset: int) -> None:
         with transaction.atomic():
+            seen = Launch.objects.values_list("progress", flat=True).get(pk=launch_id).get("seen", [])
+            if not any(item["phase"] == progress.phase.value for item in seen):
+                moment = timezone.now().isoformat()
+                seen = [*seen, {"phase": progress.phase.value, "label": progress.label, "at": moment}]
             Launch.objects.filter(pk=launch_id).update(
-                phase=progress.phase.value, progress=progress_row(progress, offset=offset)
+                phase=progress.phase.value, progress={**progress_row(progress, offset=offset), "seen": seen}
             )
             announce(f"launch.{launch_id}", f"run.{self.run.pk}", f"deployment.{self.run.deployment_id}")
+
+    def verifying(self, launch_id: str) -> None:
+        self.end_step("follow_start", launch_id)
+        self.begin_step("verify", self.launch(launch_id).instance.name, launch_id)
 
     def verified(
         self, launch_id: str, verdict: Verdict, probe: Mapping[str, Any], status: Mapping[str, Any]
     ) -> None:
         now = timezone.now()
         launch = self.launch(launch_id)
-        self.end_step("follow_start", launch_id)
-        self.begin_step("verify", launch.instance.name, launch_id)
         row = verdict_row(verdict, probe, at=now.isoformat())
         move_launch(
             launch,

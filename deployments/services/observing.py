@@ -12,7 +12,7 @@ from deployments import ledger
 from deployments.log_store import read_lines
 from deployments.models import Launch, LogStream, Run
 from deployments.planning.failure import Cause, explain_failure
-from deployments.planning.states import LAUNCH_SERVING, RUN_ACTIVE, LaunchState
+from deployments.planning.states import LAUNCH_ACTIVE, LAUNCH_SERVING, RUN_ACTIVE, LaunchState
 from deployments.services.listening import record_failure
 from deployments.transitions import move_launch
 from hosts.live import announce
@@ -59,6 +59,27 @@ def note(launch: Launch, view: View, *, now: datetime) -> None:
             processes=view["processes"], observed_at=now, **({"measured": measured} if measured else {})
         )
         announce(f"launch.{launch.pk}")
+
+
+def still_as_seen(*, host: Host, sample: Mapping[str, Any], now: datetime) -> None:
+    """A sample without news of launches says that they are as they were; it also tells the memory they hold now."""
+    live = Launch.objects.filter(host=host, state__in=[state.value for state in LAUNCH_ACTIVE]).exclude(
+        observed_at__isnull=True
+    )
+    for launch in live:
+        measured = measure(launch, sample)
+        Launch.objects.filter(pk=launch.pk).update(observed_at=now, **({"measured": measured} if measured else {}))
+
+
+def measure(launch: Launch, sample: Mapping[str, Any]) -> dict[str, int]:
+    """Bytes per device that the launch's processes hold, as far as the machine says."""
+    pids = {process["pid"] for process in launch.processes}
+    measured: dict[str, int] = {}
+    for device in sample.get("devices", []):
+        used = [item["used"] for item in device["processes"] if item["pid"] in pids and item["used"] is not None]
+        if used:
+            measured[device["uuid"]] = sum(used)
+    return measured
 
 
 def found_orphaned(launch: Launch, view: View, *, now: datetime) -> None:

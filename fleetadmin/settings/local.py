@@ -17,6 +17,9 @@ VAULT_PUBLIC_KEY = env.text("FLEETADMIN_VAULT_PUBLIC_KEY", JOIN.get("vault_publi
 ALLOWED_HOSTS = env.words("FLEETADMIN_ALLOWED_HOSTS", "127.0.0.1,localhost,[::1]")
 CSRF_TRUSTED_ORIGINS = env.words("FLEETADMIN_TRUSTED_ORIGINS", "")
 
+# Files are served as they lie; nobody has to collect them on one machine.
+WHITENOISE_USE_FINDERS = True
+
 DATABASES = {"default": dj_database_url.parse(env.text("DATABASE_URL", f"sqlite:///{VAR_DIR}/fleetadmin.sqlite3"))}
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     DATABASES["default"]["OPTIONS"] = SQLITE_OPTIONS

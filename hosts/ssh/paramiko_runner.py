@@ -315,3 +315,9 @@ class ParamikoRunner:
                 seconds = f"{self._limits.channel:g}"
                 raise TimedOut("CHANNEL_TIMEOUT", address=address, seconds=seconds) from error
             raise ConnectionLost("CONNECTION_LOST", address=address, detail="it was closed") from error
+
+
+def public_fingerprint(auth: KeyAuth) -> str:
+    """Give the fingerprint of the public half, as `ssh-keygen -lf` prints it. Errors: AuthRefused."""
+    key = load_private_key(auth)
+    return HostKey(kind=key.get_name(), base64=base64.b64encode(key.asbytes()).decode("ascii")).fingerprint

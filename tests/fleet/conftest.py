@@ -21,7 +21,7 @@ ANN = Actor(label="ann")
 @pytest.fixture(scope="session", autouse=True)
 def _tasks():
     """Tasks run eagerly only where they are registered, which a worker does at its start."""
-    import deployments.tasks
+    import deployments.tasks  # noqa: F401
     import hosts.tasks  # noqa: F401
 
 

@@ -12,7 +12,7 @@ from deployments.planning.spec_parse import parse_spec
 from deployments.services.plans import make_start_plan, make_stop_plan, make_sweep_plan
 from deployments.services.revisions import create_deployment
 from deployments.services.runs import RunRefused, request_run
-from deployments.watching import HostWatching, Watcher
+from deployments.watching import Watcher
 from hosts.models import Host
 from tests.fleet.conftest import ANN, eventually
 
@@ -198,7 +198,7 @@ class TestWatcher:
     def test_writes_samples_and_device_readings(self, host, watching, settings):
         settings.WATCH_INTERVAL_SECONDS = 1
         watching()
-        eventually(lambda: host.samples.exists())
+        eventually(host.samples.exists)
         device = eventually(lambda: host.devices.filter(use__isnull=False).first())
         assert device.use["total"] > 0
         assert device.use_at is not None

@@ -1,4 +1,4 @@
-"""`python manage.py audit verify`: is the trail what was written?"""
+"""`python manage.py audit verify`: tells whether the trail is what was written."""
 
 import sys
 

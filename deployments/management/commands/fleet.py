@@ -65,13 +65,10 @@ class Command(BaseCommand):
 
     def run_verb(self, verb: str, options) -> Outcome:
         perm, function = VERBS[verb]
-        if options.get("allow_code_loading"):
-            perm_extra = "deployments.load_code"
-        else:
-            perm_extra = perm
         try:
-            act_locally(perm_extra)
             actor = act_locally(perm)
+            if options.get("allow_code_loading"):
+                act_locally("deployments.load_code")
         except PermissionDenied as denied:
             problem = {
                 "code": "NOT_PERMITTED",

@@ -102,7 +102,7 @@ class Command(BaseCommand):
             host = self.wait_for_host(host, {Host.State.ENROLLED, Host.State.REFUSED})
         if host.state == Host.State.ENROLLED:
             devices = list(host.devices.all())
-            self.say(f"  {name}: enrolled, {len(devices)} × {devices[0].name}")
+            self.say(f"  {name}: enrolled, {len(devices)} device(s), {devices[0].name}")
         else:
             problem = host.problem or {"code": host.state, "message": "no answer yet"}
             self.say(f"  {name}: {problem['code']}: {problem['message']}")

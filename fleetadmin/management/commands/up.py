@@ -135,7 +135,7 @@ def start_valkey(launcher: Launcher, var: Path) -> str:
     config = var / "run" / "valkey.conf"
     config.touch(mode=0o600)
     config.write_text(
-        f"bind {ADDRESS}\nport {port}\nrequirepass {password}\ndir {data}\nappendonly yes\nsave \"\"\n", encoding="utf-8"
+        f"bind {ADDRESS}\nport {port}\nrequirepass {password}\ndir {data}\nappendonly yes\nsave ''\n", encoding="utf-8"
     )
     launcher.start("valkey", [valkey_binary(), str(config)], env=os.environ)
     if not wait_for_port(ADDRESS, port, seconds=10):

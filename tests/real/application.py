@@ -1,0 +1,104 @@
+"""The whole application as its user runs it, `manage.py up`, in a directory of its own."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fleetadmin.launcher import free_port
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+@dataclass
+class Application:
+    """A running application: `url`, the first administrator's `password`, and its command line."""
+
+    url: str
+    var: Path
+    process: subprocess.Popen
+    env: dict[str, str]
+    output: list[str] = field(default_factory=list)
+
+    @property
+    def password(self) -> str:
+        return wait_for(lambda: re.search(r"with the password (\S+)", "".join(self.output)), what="the password")[1]
+
+    def manage(self, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [sys.executable, "manage.py", *arguments],
+            cwd=ROOT,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    def fleet(self, *arguments: str, timeout: float = 300) -> tuple[int, dict]:
+        """(exit code, JSON) of `manage.py fleet …`."""
+        done = self.manage("fleet", *arguments, "--json", timeout=timeout)
+        assert done.stdout, done.stderr
+        return done.returncode, json.loads(done.stdout)
+
+    def instance(self, name: str) -> dict:
+        _code, body = self.fleet("status")
+        return next(row for row in body["instances"] if row["instance"] == name)
+
+    def logs(self) -> str:
+        """The ends of its processes' own logs, for a failing test."""
+        return "\n".join(f"== {path.name}\n{path.read_text()[-3000:]}" for path in (self.var / "log").glob("*.log"))
+
+
+@contextmanager
+def application(var: Path, **environment: str) -> Iterator[Application]:
+    """Run it on a free port until the block ends; nothing of it is left then."""
+    port = free_port()
+    vendor = ROOT / "var" / "vendor"
+    var.mkdir(parents=True, exist_ok=True)
+    if vendor.exists() and not (var / "vendor").exists():
+        (var / "vendor").symlink_to(vendor)
+    env = {
+        **os.environ,
+        "FLEETADMIN_VAR": str(var),
+        "DJANGO_SETTINGS_MODULE": "fleetadmin.settings.local",
+        "PYTHONUNBUFFERED": "1",
+        **environment,
+    }
+    process = subprocess.Popen(
+        [sys.executable, "manage.py", "up", "--port", str(port)],
+        cwd=ROOT,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    running = Application(url=f"http://127.0.0.1:{port}", var=var, process=process, env=env)
+    reader = threading.Thread(target=lambda: running.output.extend(process.stdout), daemon=True)
+    reader.start()
+    try:
+        wait_for(lambda: "Ctrl-C ends" in "".join(running.output), what="the application")
+        yield running
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(timeout=30)
+        reader.join(5)
+        process.stdout.close()
+
+
+def wait_for(check, *, seconds: float = 60, what: str = "it"):
+    end = time.monotonic() + seconds
+    while True:
+        found = check()
+        if found:
+            return found
+        assert time.monotonic() < end, f"{what} did not come within {seconds:.0f} s"
+        time.sleep(0.1)
