@@ -19,6 +19,7 @@ from rig.hosts import hosts, why_impossible
 from rig.network import BASE
 
 KEPT = BASE / "kept.json"
+LOG = BASE / "keeper.log"
 
 
 def keep(count: int, mounts: list[str]) -> None:
@@ -64,14 +65,19 @@ def up(count: int, mounts: list[str]) -> int:
         return 1
     KEPT.unlink(missing_ok=True)
     options = [word for path in mounts for word in ("--mount", path)]
+    BASE.mkdir(mode=0o755, exist_ok=True)
+    log = LOG.open("wb")  # not this command's stderr: whoever reads that would wait for the keeper's end
     keeper = subprocess.Popen(
         [sys.executable, "-m", "rig", "keep", str(count), *options],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
+        stderr=log,
         start_new_session=True,
     )
+    log.close()
     while not KEPT.exists():
         if keeper.poll() is not None:
+            print(LOG.read_text(), file=sys.stderr)
             return 1
         time.sleep(0.05)
     print(json.dumps(json.loads(KEPT.read_text())["hosts"], indent=2))
