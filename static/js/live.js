@@ -1,5 +1,6 @@
 // One socket per page: follows the topics of all [data-live] elements and refreshes those that changed, by htmx.
-import { openSocket } from "./socket.js";
+// The page names the file: static files carry a hash in their names, which an import here would not know.
+const { openSocket } = await import(document.getElementById("socket-module").href);
 
 const REFRESH_MS = 250; // at most four refreshes a second
 const POLL_MS = 30000; // while there is no socket
@@ -65,8 +66,8 @@ if (parts().length > 0) {
   setInterval(() => connected || refreshSoon(allTopics()), POLL_MS);
 }
 
-// What the reader opened stays open when its part is replaced, and the keyboard stays where it was.
-const open = new Set();
+// What the reader opened or closed stays so when its part is replaced, and the keyboard stays where it was.
+const opened = new Map();
 let focused = null;
 
 function placeOf(element) {
@@ -91,12 +92,12 @@ document.addEventListener("htmx:beforeSwap", (event) => {
     location.reload();
     return;
   }
-  open.clear();
+  opened.clear();
   focused = placeOf(document.activeElement);
-  for (const details of document.querySelectorAll("details[id][open]")) open.add(details.id);
+  for (const details of document.querySelectorAll("details[id]")) opened.set(details.id, details.open);
 });
 document.addEventListener("htmx:afterSettle", () => {
-  for (const id of open) document.getElementById(id)?.setAttribute("open", "");
+  for (const [id, isOpen] of opened) document.getElementById(id)?.toggleAttribute("open", isOpen);
   if (focused) focusAgain(focused);
   if (socket && connected) followNew();
   document.dispatchEvent(new CustomEvent("part-refreshed"));

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from django.conf import settings
+from django.contrib.staticfiles import finders
 from django.urls import reverse
 
 from tests import factories, people
@@ -34,6 +35,15 @@ class TestTemplates:
         bare = re.sub(r"{%.*?%}|{{.*?}}|{#.*?#}|<[^>]*>|&\w+;", " ", bare, flags=re.DOTALL)
         assert set(re.findall(r"[A-Za-z]{3,}", bare)) <= PROPER_NAMES
 
+    def test_name_only_static_files_that_are_there(self):
+        named = {
+            name
+            for template in TEMPLATES
+            for name in re.findall(r"{% static ['\"]([^'\"]+)['\"] %}", template.read_text())
+            if not name.startswith("vendor/")
+        }
+        assert [name for name in sorted(named) if finders.find(name) is None] == []
+
     def test_are_found(self):
         assert len(TEMPLATES) > 30
 
@@ -43,6 +53,13 @@ PROPER_NAMES = {
     "fleet", "admin", "fleetadmin", "torch", "Python", "MIG", "GiB", "YAML", "UTC", "pid", "dev", "shm",
     "KillUserProcesses", "RemoveIPC", "sid",
 }  # fmt: skip
+
+
+class TestScripts:
+    def test_import_nothing_by_a_name_without_its_hash(self):
+        scripts = sorted((Path(settings.BASE_DIR) / "static" / "js").glob("*.js"))
+        assert len(scripts) >= 7
+        assert [path.name for path in scripts if re.search(r"^import\b", path.read_text(), re.MULTILINE)] == []
 
 
 @pytest.mark.django_db
