@@ -59,8 +59,10 @@ class Application:
 
 
 @contextmanager
-def application(var: Path, **environment: str) -> Iterator[Application]:
-    """Run it on a free port until the block ends; nothing of it is left then."""
+def application(
+    var: Path, *, arguments: tuple[str, ...] = (), ready: str = "Ctrl-C ends", seconds: float = 60, **environment: str
+) -> Iterator[Application]:
+    """Run it on a free port until the block ends; nothing of it is left then. The block begins once it prints `ready`."""
     port = free_port()
     vendor = ROOT / "var" / "vendor"
     var.mkdir(parents=True, exist_ok=True)
@@ -74,7 +76,7 @@ def application(var: Path, **environment: str) -> Iterator[Application]:
         **environment,
     }
     process = subprocess.Popen(
-        [sys.executable, "manage.py", "up", "--port", str(port)],
+        [sys.executable, "manage.py", "up", "--port", str(port), *arguments],
         cwd=ROOT,
         env=env,
         stdout=subprocess.PIPE,
@@ -85,7 +87,7 @@ def application(var: Path, **environment: str) -> Iterator[Application]:
     reader = threading.Thread(target=lambda: running.output.extend(process.stdout), daemon=True)
     reader.start()
     try:
-        wait_for(lambda: "Ctrl-C ends" in "".join(running.output), what="the application")
+        wait_for(lambda: ready in "".join(running.output), seconds=seconds, what=f"{ready!r}")
         yield running
     finally:
         process.send_signal(signal.SIGTERM)
