@@ -49,9 +49,7 @@ class FakeChannel:
         try:
             return self._inbox.get(timeout=timeout)
         except queue.Empty as error:
-            raise TimedOut(
-                "NOTHING_RECEIVED", program="fake", address="fake", seconds=f"{timeout:g}"
-            ) from error
+            raise TimedOut("NOTHING_RECEIVED", program="fake", address="fake", seconds=f"{timeout:g}") from error
 
     def read_errors(self) -> bytes:
         return self.errors

@@ -184,7 +184,8 @@ class ParamikoChannel:
     def _end(self) -> bytes:
         if self._raw.recv_ready():  # came between the two looks
             return self._raw.recv(CHUNK)
-        if not self._closed and not self._is_alive():
+        # The host announces the end of the output before it closes a channel; a broken connection does not.
+        if not self._closed and not self._raw.eof_received and not self._is_alive():
             raise ConnectionLost("CONNECTION_LOST", address=self._about["address"], detail="it was closed")
         return b""
 

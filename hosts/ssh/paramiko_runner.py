@@ -44,6 +44,7 @@ ALGORITHMS = {
 }
 PRIVATE_KEY_KINDS = (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey)
 SSH_KEEPALIVE_S = 5
+SETTLE_S = 0.3
 USUAL = Limits()
 
 
@@ -61,9 +62,7 @@ def connect(endpoint: Endpoint, *, limits: Limits = USUAL, no_delay: bool = True
         raise HostKeyUnknown("HOST_KEY_UNKNOWN", address=endpoint.address, detail=detail)
     key = load_private_key(endpoint.auth) if isinstance(endpoint.auth, KeyAuth) else None
     try:
-        transport = _start(
-            endpoint.address, endpoint.port, kinds=(pinned.kind,), limits=limits, no_delay=no_delay
-        )
+        transport = _start(endpoint.address, endpoint.port, kinds=(pinned.kind,), limits=limits, no_delay=no_delay)
     except Unreachable as error:
         if error.code != "NO_COMMON_ALGORITHM":
             raise
@@ -170,9 +169,7 @@ def _negotiate(transport: paramiko.Transport, *, address: str, port: int, timeou
         raise Unreachable("PORT_SILENT", address=address, port=port, seconds=f"{timeout:g}")
 
 
-def _sign_in(
-    transport: paramiko.Transport, endpoint: Endpoint, key: paramiko.PKey | None, limits: Limits
-) -> None:
+def _sign_in(transport: paramiko.Transport, endpoint: Endpoint, key: paramiko.PKey | None, limits: Limits) -> None:
     about = {"address": endpoint.address, "user": endpoint.user}
     try:
         if isinstance(endpoint.auth, KeyAuth):
@@ -190,13 +187,9 @@ def _sign_in(
         if transport.is_active():
             raise AuthRefused("WRONG_PASSWORD" if key is None else "WRONG_KEY", **about) from error
         # "Authentication failed: transport shut down or saw EOF": nobody judged the key.
-        raise ConnectionLost(
-            "CONNECTION_LOST", address=endpoint.address, detail="during the sign-in"
-        ) from error
+        raise ConnectionLost("CONNECTION_LOST", address=endpoint.address, detail="during the sign-in") from error
     except (paramiko.SSHException, OSError, EOFError) as error:
-        raise ConnectionLost(
-            "CONNECTION_LOST", address=endpoint.address, detail="during the sign-in"
-        ) from error
+        raise ConnectionLost("CONNECTION_LOST", address=endpoint.address, detail="during the sign-in") from error
     if more:
         raise AuthRefused("AUTH_INCOMPLETE", allowed=", ".join(more), **about)
 
@@ -223,9 +216,7 @@ class ParamikoRunner:
         with self._translate(command), self._slot(command.timeout):
             raw = self._start_channel(command)
             try:
-                outcome = run_on_channel(
-                    raw, stdin=command.stdin, until=until, max_output=self._limits.max_output
-                )
+                outcome = run_on_channel(raw, stdin=command.stdin, until=until, max_output=self._limits.max_output)
             finally:
                 raw.close()
             self._refuse_broken_end(outcome.exit_status)
@@ -248,7 +239,7 @@ class ParamikoRunner:
         channel = ParamikoChannel(
             raw,
             translate=lambda: self._translate(command),
-            is_alive=self._transport.is_active,
+            is_alive=self._is_alive_after_end,
             on_close=self._slots.release,
             send_timeout=command.timeout,
             program=command.argv[0],
@@ -281,8 +272,19 @@ class ParamikoRunner:
 
     def _refuse_broken_end(self, exit_status: int | None) -> None:
         """Tell a command that ended by a signal from a connection that broke: neither has an exit status."""
-        if exit_status is None and not self._transport.is_active():
+        if exit_status is None and not self._is_alive_after_end():
             raise ConnectionLost("CONNECTION_LOST", address=self._address, detail="before the command ended")
+
+    def _is_alive_after_end(self) -> bool:
+        """Tell whether the connection outlives the end of a channel.
+
+        A transport that breaks closes its channels first and says so about itself a moment later (paramiko 5.1,
+        read and seen), hence the short wait.
+        """
+        until = time.monotonic() + SETTLE_S
+        while self._transport.is_active() and time.monotonic() < until:
+            time.sleep(0.01)
+        return self._transport.is_active()
 
     def _take_slot(self, seconds: float) -> None:
         if not self._slots.acquire(timeout=seconds):
