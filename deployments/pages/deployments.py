@@ -9,7 +9,8 @@ from django.utils.translation import gettext as _
 
 from deployments.access import deployments_for
 from deployments.models import Deployment, Launch, Revision
-from deployments.pages.launches import current_launches, launch_trouble
+from deployments.pages.launches import current_launches
+from deployments.pages.troubles import launch_troubles
 from deployments.planning.spec import DeploymentSpec
 from deployments.planning.spec_yaml import spec_to_yaml
 from deployments.planning.states import LAUNCH_ACTIVE, LAUNCH_SERVING, RUN_ACTIVE, LaunchState
@@ -77,16 +78,16 @@ def deployment_page(deployment: Deployment, user) -> dict:
     page = summary(deployment, newest, launches)
     runs = list(deployment.runs.select_related("plan")[:MOST_ROWS])
     page |= {
-        "troubles": [(launch, launch_trouble(launch)) for launch in launches if launch_trouble(launch)],
+        "launch_troubles": launch_troubles(launches),
         "orphans": [launch for launch in launches if launch.state == LaunchState.ORPHANED],
         "active_run": next((run for run in runs if run.state in RUN_ACTIVE), None),
         "runs": runs,
         "open_plan": deployment.plans.filter(state="open").first(),
         "revisions": [{"revision": revision, "yaml": shown_yaml(revision, user)} for revision in revisions],
         "past": list(
-            deployment.launches.filter(ended_at__isnull=False, launched_at__isnull=False).select_related(
-                "instance", "revision", "host"
-            )[:MOST_ROWS]
+            deployment.launches.filter(ended_at__isnull=False, launched_at__isnull=False)
+            .exclude(pk__in=[launch.pk for launch in launches])
+            .select_related("instance", "revision")[:MOST_ROWS]
         ),
     }
     return page

@@ -1,14 +1,8 @@
-"""The fleet page: what is wrong first, then hosts and deployments."""
+"""The fleet page: what is wrong first, then deployments and hosts."""
 
-from deployments.models import Launch
 from deployments.pages.deployments import deployment_rows
-from deployments.pages.launches import launch_trouble
-from deployments.planning.states import LaunchState
+from deployments.pages.troubles import count_states, launch_troubles
 from hosts.pages import host_cards
-
-# Orphans hold memory nobody serves with; a failure is there until the next start of its slot.
-ORDER = {LaunchState.ORPHANED: 0, LaunchState.FAILED: 1, LaunchState.DEGRADED: 2, LaunchState.UNVERIFIED: 3}
-MOST_NAMES = 8
 
 
 def fleet_page(user) -> dict:
@@ -21,44 +15,5 @@ def fleet_page(user) -> dict:
         "rows": rows,
         "launch_troubles": launch_troubles(launches),
         "host_troubles": [card for card in cards if card["trouble"]],
-        "states": fleet_states(launches),
+        "states": count_states(launches),
     }
-
-
-def launch_troubles(launches: list[Launch]) -> list[dict]:
-    """Return what is wrong with launches; those of one deployment with the same cause are one entry."""
-    groups: dict[tuple, list[Launch]] = {}
-    for launch in launches:
-        if launch.state in ORDER:
-            groups.setdefault(group_key(launch), []).append(launch)
-    ordered = sorted(groups.items(), key=lambda item: (item[0][0], item[1][0].instance.name))
-    return [
-        {
-            "launches": members[:MOST_NAMES],
-            "more": len(members) - MOST_NAMES,
-            "first": members[0],
-            "problem": launch_trouble(members[0]),
-            "level": level(members[0]),
-        }
-        for _key, members in ordered
-    ]
-
-
-def group_key(launch: Launch) -> tuple:
-    """Tell which launches are one entry. An orphan stands alone: what it holds is its own."""
-    cause = launch.cause if launch.state == LaunchState.FAILED else launch.verdict
-    alone = launch.pk if launch.state == LaunchState.ORPHANED else None
-    return ORDER[LaunchState(launch.state)], launch.deployment_id, (cause or {}).get("code"), alone
-
-
-def level(launch: Launch) -> str:
-    return "bad" if launch.state in (LaunchState.ORPHANED, LaunchState.FAILED) else "attention"
-
-
-def fleet_states(launches: list[Launch]) -> list[dict]:
-    """Count instances per state, in the order of a life; states that nobody is in are left out."""
-    return [
-        {"state": state.value, "count": count}
-        for state in LaunchState
-        if (count := sum(launch.state == state for launch in launches)) and state != LaunchState.STOPPED
-    ]

@@ -4,6 +4,7 @@ import json
 
 from deployments.models import Launch, Run
 from deployments.pages.launches import launch_trouble
+from deployments.pages.troubles import ORDER, count_states
 from deployments.planning.states import RUN_ACTIVE
 
 
@@ -13,7 +14,12 @@ def run_page(run: Run) -> dict:
         "run": run,
         "active": run.state in RUN_ACTIVE,
         "steps": list(run.steps.all()),
-        "launches": [{"launch": launch, "trouble": launch_trouble(launch)} for launch in launches],
+        # What is wrong comes first; within that, the order of the slots.
+        "launches": [
+            {"launch": launch, "trouble": launch_trouble(launch)}
+            for launch in sorted(launches, key=lambda launch: launch.state not in ORDER)
+        ],
+        "states": count_states(launches),
         "events": list(run.events.all()[:30]),
         "topics": " ".join([f"run.{run.pk}", *(f"launch.{launch.pk}" for launch in launches)]),
     }
