@@ -74,9 +74,7 @@ def _encodable(text: str, *, path: str) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as problem:
-        raise ValueError(
-            f"{path} is not valid Unicode; pass host text through clean_text() first"
-        ) from problem
+        raise ValueError(f"{path} is not valid Unicode; pass host text through clean_text() first") from problem
     return str(text)
 
 

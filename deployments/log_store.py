@@ -78,7 +78,9 @@ def read_lines(stream: LogStream, *, first: int, limit: int) -> Iterator[tuple[i
     """(number, line) from line `first` (1-based), at most `limit` of them."""
     last = first + limit - 1
     chunks = stream.chunks.filter(first_line__lte=last).order_by("first_line")
-    start = stream.chunks.filter(first_line__lte=first).order_by("-first_line").values_list("first_line", flat=True).first()
+    start = (
+        stream.chunks.filter(first_line__lte=first).order_by("-first_line").values_list("first_line", flat=True).first()
+    )
     if start is not None:
         chunks = chunks.filter(first_line__gte=start)
     for chunk in chunks:

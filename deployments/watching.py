@@ -21,6 +21,7 @@ from deployments.services.runs import OWNER
 from hosts import queue
 from hosts.agent_session import AgentRefused, AgentSession
 from hosts.connections import connections, controller_id
+from hosts.facts.model import CPU_DEVICE
 from hosts.live import announce
 from hosts.models import Device, Host, HostWatch, Sample
 from hosts.problems import problem_of
@@ -214,11 +215,18 @@ def mark_unheard(host_id: int, error) -> None:
         announce("fleet", f"host.{host_id}")
 
 
+def memory_as_device(sample: Mapping[str, Any]) -> dict[str, Any]:
+    """RAM, as the one device of a host without accelerators has it."""
+    total, available = sample["memory"]["total"], sample["memory"]["available"]
+    used = None if total is None or available is None else total - available
+    return {"uuid": CPU_DEVICE, "total": total, "used": used, "free": available, "processes": []}
+
+
 def keep_sample(host: Host, sample: Mapping[str, Any], *, now) -> None:
     with transaction.atomic():
         Sample.objects.create(host=host, at=now, body=dict(sample))
         Host.objects.filter(pk=host.pk).update(last_seen_at=now)
-        for use in sample.get("devices", []):
+        for use in [*sample.get("devices", []), memory_as_device(sample)]:
             Device.objects.filter(host=host, uuid=use["uuid"]).update(use=use, use_at=now)
         Sample.objects.filter(host=host, at__lt=now - timedelta(seconds=SAMPLES_KEPT_SECONDS)).delete()
         announce("fleet", f"host.{host.pk}")

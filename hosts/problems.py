@@ -22,7 +22,8 @@ def problem_of(error) -> dict:
 def machine_enrolled_already(first) -> dict:
     return problem(
         code="MACHINE_ENROLLED_ALREADY",
-        message=_("This machine is already enrolled as %(name)s (%(login)s).") % {"name": first.name, "login": first.login},
+        message=_("This machine is already enrolled as %(name)s (%(login)s).")
+        % {"name": first.name, "login": first.login},
         next_step=_("Use that host, or delete it before you enrol the machine again."),
     )
 

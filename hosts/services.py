@@ -25,7 +25,9 @@ class Refused(Exception):
         self.problem = problem
 
 
-def add_key(*, environment: Environment, name: str, private_key: str, passphrase: str, by: Actor, now: datetime) -> Credential:
+def add_key(
+    *, environment: Environment, name: str, private_key: str, passphrase: str, by: Actor, now: datetime
+) -> Credential:
     """Keep a private key, sealed. Raises SshError (KEY_UNREADABLE) when it is none."""
     fingerprint = public_fingerprint(KeyAuth(private_key_text=private_key, passphrase=passphrase or None))
     return add_credential(
@@ -60,16 +62,33 @@ def add_credential(*, environment, name, kind, secret, fingerprint, by: Actor, n
     return credential
 
 
-def propose_host(*, environment: Environment, name: str, address: str, port: int, user: str, credential: Credential,
-                 by: Actor, now: datetime, **settings) -> Host:
+def propose_host(
+    *,
+    environment: Environment,
+    name: str,
+    address: str,
+    port: int,
+    user: str,
+    credential: Credential,
+    by: Actor,
+    now: datetime,
+    **settings,
+) -> Host:
     """Write the host down and have its key asked for. Raises Refused when the name or the address is taken."""
     first = Host.objects.filter(environment=environment, name=name).first()
     if first is not None:
         raise Refused(problems.name_taken(first))
     with transaction.atomic():
         host = Host.objects.create(
-            environment=environment, name=name, address=address, port=port, user=user, credential=credential,
-            asked_at=now, created_at=now, **{key: settings[key] for key in EDITABLE if key in settings},
+            environment=environment,
+            name=name,
+            address=address,
+            port=port,
+            user=user,
+            credential=credential,
+            asked_at=now,
+            created_at=now,
+            **{key: settings[key] for key in EDITABLE if key in settings},
         )
         record(actor=by, action="host.propose", subject=host, after={"login": host.login})
         queue.work_on_host(host.pk)
@@ -80,9 +99,9 @@ def propose_host(*, environment: Environment, name: str, address: str, port: int
 def confirm_key(*, host: Host, fingerprint: str, by: Actor, now: datetime) -> None:
     """Pin the key that was shown: the person confirms this fingerprint, not whatever the row says by then."""
     with transaction.atomic():
-        moved = Host.objects.filter(
-            pk=host.pk, state=Host.State.KEY_SHOWN, host_key_fingerprint=fingerprint
-        ).update(state=Host.State.CONFIRMED, asked_at=now, problem=None)
+        moved = Host.objects.filter(pk=host.pk, state=Host.State.KEY_SHOWN, host_key_fingerprint=fingerprint).update(
+            state=Host.State.CONFIRMED, asked_at=now, problem=None
+        )
         if not moved:
             raise Refused(problems.key_not_shown())
         record(actor=by, action="host.pin_key", subject=host, after={"fingerprint": fingerprint})
@@ -95,7 +114,9 @@ def try_again(*, host: Host, by: Actor, now: datetime) -> None:
     pinned = bool(host.host_key) and (host.problem or {}).get("code") != "HOST_KEY_CHANGED"
     state = Host.State.CONFIRMED if pinned else Host.State.PROPOSED
     with transaction.atomic():
-        moved = Host.objects.filter(pk=host.pk, state=Host.State.REFUSED).update(state=state, asked_at=now, problem=None)
+        moved = Host.objects.filter(pk=host.pk, state=Host.State.REFUSED).update(
+            state=state, asked_at=now, problem=None
+        )
         if moved:
             record(actor=by, action="host.try_again", subject=host)
             queue.work_on_host(host.pk)
@@ -126,7 +147,12 @@ def delete_host(*, host: Host, by: Actor) -> None:
     """Forget a host that nothing refers to any more. Raises Refused where launches were made on it."""
     try:
         with transaction.atomic():
-            record(actor=by, action="host.delete", subject=host, before={"login": host.login, "machine_id": host.machine_id})
+            record(
+                actor=by,
+                action="host.delete",
+                subject=host,
+                before={"login": host.login, "machine_id": host.machine_id},
+            )
             host.delete()
             announce("fleet")
     except IntegrityError as error:

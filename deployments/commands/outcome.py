@@ -27,5 +27,9 @@ def problem_lines(problem: dict[str, Any]) -> list[str]:
 
 
 def not_found(what: str) -> Outcome:
-    problem = {"code": "NOT_FOUND", "message": f"{what} is not known here.", "next_step": "See `fleet hosts` and `fleet status`."}
+    problem = {
+        "code": "NOT_FOUND",
+        "message": f"{what} is not known here.",
+        "next_step": "See `fleet hosts` and `fleet status`.",
+    }
     return Outcome(NOT_FOUND, {"refused": [problem]}, problem_lines(problem))

@@ -166,7 +166,11 @@ def plan_from_file(options, actor: Actor) -> tuple[Outcome, Plan | None]:
     else:
         revision = add_revision(deployment=deployment, spec=spec, by=actor, now=now)
     made = make_start_plan(
-        deployment=revision.deployment, revision=revision, allow_code_loading=options["allow_code_loading"], by=actor, now=now
+        deployment=revision.deployment,
+        revision=revision,
+        allow_code_loading=options["allow_code_loading"],
+        by=actor,
+        now=now,
     )
     return (refusal_outcome(made), None) if isinstance(made, Refused) else (plan_outcome(made), made)
 
@@ -195,7 +199,9 @@ def start_run(plan: Plan, options, actor: Actor) -> Outcome:
     if not options["wait"]:
         return Outcome(OK, {"run": run.pk}, [f"Run {run.pk} is queued."])
     run = wait_for(
-        lambda: Run.objects.select_related("plan").get(pk=run.pk), lambda row: row.state in RUN_TERMINAL, options["timeout"]
+        lambda: Run.objects.select_related("plan").get(pk=run.pk),
+        lambda row: row.state in RUN_TERMINAL,
+        options["timeout"],
     )
     return run_outcome(run)
 

@@ -1,5 +1,6 @@
 """Carries out a stored plan. It never plans again: what the plan presupposes is checked, and if it does not hold, it stops."""
 
+import posixpath
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,9 @@ from deployments.execution.listener import Listener
 from deployments.execution.outcomes import Cancelled, Done, Failed, Outcome, PreconditionFailed
 from deployments.execution.session import Session
 from deployments.execution.start import Resume, StartOne, stop_launch
+from deployments.planning.preconditions import Broken, Seen, find_broken
 from hosts.agent_session import AgentRefused
+from hosts.facts.model import CPU_DEVICE
 
 Intent = Mapping[str, Any]
 
@@ -27,6 +30,7 @@ class Engine:
         listener: Listener,
         clock: Clock,
         limits: Limits,
+        facts_age_s: int,
         secrets_of: Callable[[Mapping[str, Any]], Mapping[str, str]],
         resume_of: Callable[[str], Resume],
     ) -> None:
@@ -37,6 +41,7 @@ class Engine:
         self.listener = listener
         self.clock = clock
         self.limits = limits
+        self.facts_age_s = facts_age_s
         self.secrets_of = secrets_of
         self.resume_of = resume_of
 
@@ -116,7 +121,7 @@ class Engine:
         return self.sum_up(failures, total=len(launches))
 
     def start_one(self, launch: Mapping[str, Any]) -> Outcome:
-        return StartOne(
+        start = StartOne(
             session=self.session,
             launch=launch,
             fence=self.fence,
@@ -125,7 +130,32 @@ class Engine:
             clock=self.clock,
             limits=self.limits,
             resume=self.resume_of(launch["launch_id"]),
-        ).run()
+        )
+        broken = None if self.runs_already(launch) else self.find_broken(launch)
+        return start.run() if broken is None else start.not_begun(broken)
+
+    def runs_already(self, launch: Mapping[str, Any]) -> bool:
+        """A worker before this one started it: what it uses now is not missing, it is ours."""
+        return any(view["launch_id"] == launch["launch_id"] for view in self.observe()["launches"])
+
+    def observe(self) -> Mapping[str, Any]:
+        return self.session.request("observe", {}, timeout=self.limits.launch)
+
+    def find_broken(self, launch: Mapping[str, Any]) -> Broken | None:
+        """Read the host once more and compare with what the plan presupposes."""
+        executable = str(launch["executable"])
+        facts = self.session.request(
+            "facts", {"model_roots": [], "vllm_roots": [posixpath.dirname(executable)]}, timeout=self.limits.launch
+        )
+        versions = {
+            str(name): found.get("version")
+            for found in facts.get("vllm", [])
+            for name in (found.get("executable"), found.get("python"))
+        }
+        free: dict[str, int | None] = {device["uuid"]: device["free"] for device in self.observe()["devices"]}
+        free[CPU_DEVICE] = facts["memory"]["available"]
+        seen = Seen(free=free, versions=versions, facts_age_s=self.facts_age_s)
+        return find_broken(self.preconditions, launch_id=str(launch["launch_id"]), seen=seen)
 
     def sum_up(self, failures: Sequence[Failed], *, total: int) -> Outcome:
         if not failures:

@@ -26,9 +26,7 @@ class Listener(Protocol):
     def verifying(self, launch_id: str) -> None:
         """The log says it listens; now the model is asked."""
 
-    def verified(
-        self, launch_id: str, verdict: Verdict, probe: Mapping[str, Any], status: Mapping[str, Any]
-    ) -> None:
+    def verified(self, launch_id: str, verdict: Verdict, probe: Mapping[str, Any], status: Mapping[str, Any]) -> None:
         """What the verification saw."""
 
     def failed(self, launch_id: str, cause: Cause, status: Mapping[str, Any]) -> None:

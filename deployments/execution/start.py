@@ -11,6 +11,7 @@ from deployments.execution.outcomes import Cancelled, Done, Failed, Outcome, Pre
 from deployments.execution.session import Session
 from deployments.planning.failure import Cause, explain_failure
 from deployments.planning.phases import Progress, advance
+from deployments.planning.preconditions import Broken
 from deployments.planning.readiness import NotReady, Verdict, expectation_of, judge_readiness
 from hosts.agent_session import AgentRefused
 
@@ -74,6 +75,20 @@ class StartOne:
             return ended
         return self.verify()
 
+    def not_begun(self, broken: Broken) -> PreconditionFailed:
+        """A precondition does not hold: the host is not even asked."""
+        self.listener.launching(self.id)
+        self.listener.failed(
+            self.id, cause_without_log(broken.code, broken.message, broken.next_step), {"processes": []}
+        )
+        return PreconditionFailed(
+            code=broken.code,
+            message=broken.message,
+            next_step=broken.next_step,
+            wanted=broken.wanted,
+            found=broken.found,
+        )
+
     def ask_to_launch(self) -> Outcome | None:
         self.listener.launching(self.id)
         try:
@@ -104,13 +119,7 @@ class StartOne:
 
     def refused(self, refusal: AgentRefused) -> Outcome:
         """The host said no before anything ran: the launch ends with that as its cause."""
-        cause = Cause(
-            code=refusal.code,
-            sentence=refusal.message,
-            next_step=refusal.next_step,
-            evidence_line=None,
-            line_number=None,
-        )
+        cause = cause_without_log(refusal.code, refusal.message, refusal.next_step)
         self.listener.failed(self.id, cause, {"processes": []})
         if refusal.code in PRECONDITIONS:
             return PreconditionFailed(
@@ -221,12 +230,10 @@ class StartOne:
 
     def time_out(self, *, began: float, now: float) -> Outcome:
         """Over a deadline of ours: stopped, with the phase it hung in."""
-        cause = Cause(
-            code="START_TIMED_OUT",
-            sentence=f"Not ready after {now - began:.0f} s; the last phase was: {self.progress.label}.",
-            next_step="Read the last lines of its log. Where the phase is legitimately slow, raise the deadline.",
-            evidence_line=None,
-            line_number=None,
+        cause = cause_without_log(
+            "START_TIMED_OUT",
+            f"Not ready after {now - began:.0f} s; the last phase was: {self.progress.label}.",
+            "Read the last lines of its log. Where the phase is legitimately slow, raise the deadline.",
         )
         self.stop()
         status = self.session.request("status", {"launch_id": self.id}, timeout=self.limits.launch)
@@ -240,6 +247,10 @@ class StartOne:
 
     def stop(self) -> Mapping[str, Any]:
         return stop_launch(self.session, self.id, fence=self.fence, limits=self.limits, reason="start given up")
+
+
+def cause_without_log(code: str, sentence: str, next_step: str) -> Cause:
+    return Cause(code=code, sentence=sentence, next_step=next_step, evidence_line=None, line_number=None)
 
 
 def stop_launch(

@@ -39,9 +39,7 @@ class WorkerListener:
         launch = self.launch(launch_id)
         self.begin_step("launch", launch.instance.name, launch_id)
         with transaction.atomic():
-            moved = move_launch(
-                launch, to=LaunchState.LAUNCHING, actor=WORKER.label, now=now, attempt=self.run.attempt
-            )
+            moved = move_launch(launch, to=LaunchState.LAUNCHING, actor=WORKER.label, now=now, attempt=self.run.attempt)
             if moved:
                 record(actor=WORKER, action="launch.start", subject=launch, after={"run": self.run.pk})
 
@@ -83,9 +81,7 @@ class WorkerListener:
         self.end_step("follow_start", launch_id)
         self.begin_step("verify", self.launch(launch_id).instance.name, launch_id)
 
-    def verified(
-        self, launch_id: str, verdict: Verdict, probe: Mapping[str, Any], status: Mapping[str, Any]
-    ) -> None:
+    def verified(self, launch_id: str, verdict: Verdict, probe: Mapping[str, Any], status: Mapping[str, Any]) -> None:
         now = timezone.now()
         launch = self.launch(launch_id)
         row = verdict_row(verdict, probe, at=now.isoformat())
@@ -100,7 +96,12 @@ class WorkerListener:
             processes=status.get("processes", []),
             observed_at=now,
         )
-        self.end_step("verify", launch_id, state="failed" if isinstance(verdict, NotReady) else "done", detail={"code": verdict.code})
+        self.end_step(
+            "verify",
+            launch_id,
+            state="failed" if isinstance(verdict, NotReady) else "done",
+            detail={"code": verdict.code},
+        )
 
     def failed(self, launch_id: str, cause: Cause, status: Mapping[str, Any]) -> None:
         now = timezone.now()
@@ -222,8 +223,13 @@ def verdict_row(verdict: Verdict, probe: Mapping[str, Any], *, at: str) -> dict[
 
 
 def progress_row(progress: Progress, *, offset: int) -> dict[str, Any]:
-    return {**asdict(progress), "phase": progress.phase.value, "percent": progress.percent,
-            "label": progress.label, "offset": offset}
+    return {
+        **asdict(progress),
+        "phase": progress.phase.value,
+        "percent": progress.percent,
+        "label": progress.label,
+        "offset": offset,
+    }
 
 
 def resume_point(launch_id: str) -> Resume:

@@ -131,7 +131,9 @@ def judge_missing(launch: Launch, *, boot_id: str, now: datetime) -> None:
     rebooted = bool(launch.boot_id) and launch.boot_id != boot_id
     cause = Cause(
         code="HOST_REBOOTED" if rebooted else "LAUNCH_UNKNOWN_ON_HOST",
-        sentence="The host was started anew since this launch." if rebooted else "The host has no record of this launch.",
+        sentence="The host was started anew since this launch."
+        if rebooted
+        else "The host has no record of this launch.",
         next_step="Start the deployment again." if rebooted else "Look who cleared the agent's state directory there.",
         evidence_line=None,
         line_number=None,

@@ -45,13 +45,19 @@ def make_start_plan(
     spec = spec_of(revision)
     host = host_by_name(environment_id=deployment.environment_id, name=spec.host)
     if host is None:
-        return refuse("WRONG_HOST", _("There is no enrolled host named %(name)s here.") % {"name": spec.host},
-                      _("Enrol it, or choose another host in the deployment."))
+        return refuse(
+            "WRONG_HOST",
+            _("There is no enrolled host named %(name)s here.") % {"name": spec.host},
+            _("Enrol it, or choose another host in the deployment."),
+        )
     stored = latest_facts(host)
     facts = parse_facts(stored.body) if stored else None
     if facts is None or isinstance(facts, FactsProblem):
-        return refuse("FACTS_TOO_OLD", _("No usable facts of %(name)s are known.") % {"name": host.name},
-                      _("Press Refresh on the host's page."))
+        return refuse(
+            "FACTS_TOO_OLD",
+            _("No usable facts of %(name)s are known.") % {"name": host.name},
+            _("Press Refresh on the host's page."),
+        )
     allow = allow_code_loading and not deployment.environment.protected
     with transaction.atomic():
         ledger.lock_host(host)
@@ -68,7 +74,9 @@ def make_start_plan(
         )
         if isinstance(built, Refused):
             return built
-        return keep_plan(built, kind=Plan.Kind.START, deployment=deployment, revision=revision, host=host, by=by, now=now)
+        return keep_plan(
+            built, kind=Plan.Kind.START, deployment=deployment, revision=revision, host=host, by=by, now=now
+        )
 
 
 def make_stop_plan(
@@ -88,8 +96,11 @@ def make_sweep_plan(*, deployment: Deployment, by: Actor, now: datetime) -> Plan
 def make_removal_plan(kind, *, deployment: Deployment, launches, by: Actor, now: datetime) -> Plan | Refused:
     rows = [launch for launch in launches if launch.state != LaunchState.PLANNED]
     if not rows:
-        return refuse("NOTHING_TO_STOP", _("Nothing of %(name)s runs.") % {"name": deployment.name},
-                      _("Reload the page: it may have ended a moment ago."))
+        return refuse(
+            "NOTHING_TO_STOP",
+            _("Nothing of %(name)s runs.") % {"name": deployment.name},
+            _("Reload the page: it may have ended a moment ago."),
+        )
     hosts = {launch.host for launch in rows}
     if len(hosts) > 1:
         return refuse("WRONG_HOST", _("These launches lie on several hosts."), _("Stop them host by host."))
@@ -215,7 +226,9 @@ def drop_plan(*, plan: Plan, by: Actor, now: datetime, state=Plan.State.DROPPED)
     if not Plan.objects.filter(pk=plan.pk, state=Plan.State.OPEN).update(state=state):
         return
     for launch in plan.launches.filter(state=LaunchState.PLANNED):
-        move_launch(launch, to=LaunchState.STOPPED, actor=by.label, now=now, reason={"code": "PLAN_DROPPED"}, ended_at=now)
+        move_launch(
+            launch, to=LaunchState.STOPPED, actor=by.label, now=now, reason={"code": "PLAN_DROPPED"}, ended_at=now
+        )
         ledger.release(launch, now=now)
     record(actor=by, action="plan.drop", subject=plan.deployment, before={"plan": plan.pk, "digest": plan.digest})
     announce(f"deployment.{plan.deployment_id}")
@@ -228,5 +241,3 @@ def expire_plans(*, by: Actor) -> int:
     for plan in due:
         drop_plan(plan=plan, by=by, now=now, state=Plan.State.EXPIRED)
     return len(due)
-
-

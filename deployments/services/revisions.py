@@ -51,9 +51,7 @@ def add_revision(*, deployment: Deployment, spec: DeploymentSpec, by: Actor, now
         created_at=now,
     )
     for slot in range(spec.instances):
-        Instance.objects.get_or_create(
-            deployment=deployment, slot=slot, defaults={"name": f"{deployment.name}-{slot}"}
-        )
+        Instance.objects.get_or_create(deployment=deployment, slot=slot, defaults={"name": f"{deployment.name}-{slot}"})
     record(
         actor=by,
         action="deployment.revise",

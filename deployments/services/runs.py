@@ -31,6 +31,7 @@ from hosts.agent_session import AgentRefused
 from hosts.connections import connections, controller_id
 from hosts.live import announce
 from hosts.problems import problem, problem_of, unexpected
+from hosts.queries import latest_facts
 from hosts.ssh.errors import SshError
 
 log = logging.getLogger(__name__)
@@ -164,9 +165,16 @@ def carry_out(run: Run) -> Outcome:
             listener=WorkerListener(run=run, renew_lease=lambda: renew_lease(run)),
             clock=time,
             limits=Limits(),
+            facts_age_s=facts_age(run),
             secrets_of=secrets_for,
             resume_of=resume_point,
         ).run()
+
+
+def facts_age(run: Run) -> int:
+    """Seconds since the host's facts were read last."""
+    newest = latest_facts(run.plan.host)
+    return int((timezone.now() - newest.taken_at).total_seconds()) if newest else 10**9
 
 
 def fence_attempt(run: Run) -> int:
@@ -187,8 +195,9 @@ def finish_run(run: Run, state: RunState, found: dict | None) -> None:
     """End the run, with its audit entry; whatever it planned and did not start is given back."""
     now = timezone.now()
     with transaction.atomic():
-        if not move_run(run, to=state, actor=WORKER.label, now=now, reason=found, ended_at=now, problem=found,
-                        lease_until=None):
+        if not move_run(
+            run, to=state, actor=WORKER.label, now=now, reason=found, ended_at=now, problem=found, lease_until=None
+        ):
             return
         record(
             actor=WORKER,
@@ -204,7 +213,9 @@ def finish_run(run: Run, state: RunState, found: dict | None) -> None:
 def release_unstarted(run: Run, *, by: Actor, now: datetime) -> None:
     """Launches that were planned and never asked for."""
     for launch in Launch.objects.filter(plan=run.plan, state=LaunchState.PLANNED):
-        move_launch(launch, to=LaunchState.STOPPED, actor=by.label, now=now, reason={"code": "NOT_STARTED"}, ended_at=now)
+        move_launch(
+            launch, to=LaunchState.STOPPED, actor=by.label, now=now, reason={"code": "NOT_STARTED"}, ended_at=now
+        )
         ledger.release(launch, now=now)
 
 

@@ -122,9 +122,7 @@ class TestVault:
         from hosts.connections import open_credential
         from hosts.vault import VaultClosed
 
-        other = services.add_password(
-            environment=environment, name="pw", password="s3cr3t", by=ANN, now=timezone.now()
-        )
+        other = services.add_password(environment=environment, name="pw", password="s3cr3t", by=ANN, now=timezone.now())
         Credential.objects.filter(pk=credential.pk).update(sealed=other.sealed)
         credential.refresh_from_db()
         with pytest.raises(VaultClosed):

@@ -100,7 +100,9 @@ class TestVerbs:
 class TestPermissions:
     @pytest.mark.parametrize("verb", sorted(VERBS))
     @pytest.mark.parametrize("role", ["viewer", "operator", "administrator", "nobody"])
-    def test_each_verb_needs_its_permission(self, verb, role, environment, fleet_command, settings, tmp_path, credential):
+    def test_each_verb_needs_its_permission(
+        self, verb, role, environment, fleet_command, settings, tmp_path, credential
+    ):
         settings.LOCAL_ROLE = role
         perm, _function = VERBS[verb]
         app_label, _, codename = perm.partition(".")

@@ -23,7 +23,9 @@ def stream(db):
     credential = Credential.objects.create(**common, name="k", kind="key", sealed=b"", created_at=NOW())
     host = Host.objects.create(**common, name="h", address="h", user="u", credential=credential, created_at=NOW())
     deployment = Deployment.objects.create(**common, name="d", created_at=NOW())
-    revision = Revision.objects.create(deployment=deployment, number=1, spec=b"", digest="", author="a", created_at=NOW())
+    revision = Revision.objects.create(
+        deployment=deployment, number=1, spec=b"", digest="", author="a", created_at=NOW()
+    )
     plan = Plan.objects.create(
         **common, deployment=deployment, revision=revision, host=host, kind="start", intent=b"", digest="",
         preconditions=[], display={}, author="a", created_at=NOW(), expires_at=NOW(),

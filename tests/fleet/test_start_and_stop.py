@@ -40,7 +40,9 @@ def make_spec(host: Host, **changes) -> DeploymentSpec:
 
 
 def plan_start(host: Host, **changes) -> Plan | Refused:
-    revision = create_deployment(environment=host.environment, spec=make_spec(host, **changes), by=ANN, now=timezone.now())
+    revision = create_deployment(
+        environment=host.environment, spec=make_spec(host, **changes), by=ANN, now=timezone.now()
+    )
     return make_start_plan(
         deployment=revision.deployment, revision=revision, allow_code_loading=False, by=ANN, now=timezone.now()
     )
@@ -69,7 +71,11 @@ class TestPlan:
         assert launch.ranks.get().device.uuid.startswith("GPU-")
 
     def test_shows_every_reason_at_once(self, host):
-        found = codes(plan_start(host, model="/nowhere/model", max_model_len=None, extra_args={"--port": "1", "--frobnicate": "1"}))
+        found = codes(
+            plan_start(
+                host, model="/nowhere/model", max_model_len=None, extra_args={"--port": "1", "--frobnicate": "1"}
+            )
+        )
         assert {"ARGUMENT_OURS"} <= set(found)
         assert len(found) >= 3
 

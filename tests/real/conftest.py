@@ -100,5 +100,3 @@ def signed_in(page, app):
     page.get_by_role("button", name="Sign in").click()
     page.wait_for_url(f"{app.url}/")
     return page
-
-

@@ -106,7 +106,9 @@ class TestOneInstance:
         ask(machine)
         page.context.set_offline(False)
         expect(page.get_by_text(re.compile(r"POST /v1/completions HTTP/1.1")).last).to_be_visible(timeout=40_000)
-        numbers = page.evaluate("[...document.querySelectorAll('[id^=L]')].map(e => Number(e.id.slice(1))).filter(Boolean)")
+        numbers = page.evaluate(
+            "[...document.querySelectorAll('[id^=L]')].map(e => Number(e.id.slice(1))).filter(Boolean)"
+        )
         assert numbers == sorted(set(numbers))
         assert numbers[-1] - numbers[0] == len(numbers) - 1
 
@@ -150,7 +152,9 @@ class TestOneInstance:
         wait_for(lambda: titles(machine) == [], what="the end of its processes")
         wait_for(lambda: held(app) == (0, 0), what="the release of what it held")
 
-    def test_a_cancel_during_the_start_sends_the_second_sigterm_where_the_first_is_swallowed(self, signed_in, app, machine):
+    def test_a_cancel_during_the_start_sends_the_second_sigterm_where_the_first_is_swallowed(
+        self, signed_in, app, machine
+    ):
         page = signed_in
         start(page, app)
         wait_for(lambda: any("EngineCore" in title for title in titles(machine)), what="EngineCore")

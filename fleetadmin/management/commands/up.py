@@ -96,7 +96,9 @@ class Command(BaseCommand):
         if self.first_password:
             self.stdout.write(f"Sign in as admin with the password {self.first_password} (shown only now).")
         else:
-            self.stdout.write("Sign in with the account you have (a lost password: python manage.py changepassword admin).")
+            self.stdout.write(
+                "Sign in with the account you have (a lost password: python manage.py changepassword admin)."
+            )
         self.stdout.flush()
 
     def stay(self, launcher: Launcher) -> None:
@@ -149,14 +151,39 @@ def valkey_binary() -> str:
 
 def web_argv(port: int, workers: int) -> list[str]:
     return python(
-        "-m", "gunicorn", "fleetadmin.asgi:application", "-k", "asgi", "-w", str(workers), "-b", f"{ADDRESS}:{port}",
-        "--graceful-timeout", "5", "--no-control-socket",
+        "-m",
+        "gunicorn",
+        "fleetadmin.asgi:application",
+        "-k",
+        "asgi",
+        "-w",
+        str(workers),
+        "-b",
+        f"{ADDRESS}:{port}",
+        "--graceful-timeout",
+        "5",
+        "--no-control-socket",
     )
 
 
 def worker_argv() -> list[str]:
-    return python("-m", "celery", "-A", "fleetadmin", "worker", "-P", "threads", "-c", "16", "-l", "INFO", "-Q", "fleetadmin",
-                  "--without-mingle", "--without-gossip")
+    return python(
+        "-m",
+        "celery",
+        "-A",
+        "fleetadmin",
+        "worker",
+        "-P",
+        "threads",
+        "-c",
+        "16",
+        "-l",
+        "INFO",
+        "-Q",
+        "fleetadmin",
+        "--without-mingle",
+        "--without-gossip",
+    )
 
 
 def beat_argv(var: Path) -> list[str]:
@@ -165,5 +192,3 @@ def beat_argv(var: Path) -> list[str]:
 
 def simulator_argv(var: Path) -> list[str]:
     return python("-m", "simulator", "--dir", str(var / "simulator"), "--preset", "demo")
-
-
