@@ -1,3 +1,5 @@
+from datetime import UTC, datetime
+
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
@@ -78,6 +80,21 @@ class TestFleet:
         assert "not heard" in text
         assert "not known to be down" in text
         assert "HOST_UNREACHABLE" in text
+
+    @pytest.mark.parametrize(
+        ("values", "words"),
+        [
+            ({"reachable": True, "until": datetime(2100, 1, 1, tzinfo=UTC)}, "reachable"),
+            ({"reachable": True, "until": datetime(2026, 1, 1, tzinfo=UTC)}, "not watched"),
+            ({"reachable": None, "until": None}, "not watched"),
+            (None, "not watched"),
+        ],
+    )
+    def test_calls_a_host_reachable_only_while_it_is_watched(self, page, host, values, words):
+        if values is not None:
+            HostWatch.objects.create(host=host, **values)
+        text = text_of(page(reverse("fleet"), "viewer"))
+        assert [state for state in ("reachable", "not watched") if f">{state}<" in text] == [words]
 
     def test_parts_memory_into_ours_and_that_of_others(self, page, environment):
         host = factories.make_host(environment, gpus=0)
