@@ -71,9 +71,7 @@ FIND_PYTHON = (
 MAKE_FOLDER = 'umask 077; LC_ALL=C; export LC_ALL; mkdir -p "$1"'
 
 # Locks and renames are only as good as the file system. The agent checks again, by statfs.
-NOT_LOCAL = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "lustre", "gpfs", "glusterfs", "afs"}
-)
+NOT_LOCAL = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "ceph", "lustre", "gpfs", "glusterfs", "afs"})
 
 
 @dataclass(frozen=True)
@@ -86,12 +84,10 @@ class Refusal:
     numbers: Mapping[str, Any] = field(default_factory=dict)
 
 
-class AgentRefused(Exception):  # noqa: N818 - an answer, not an error
+class AgentRefused(Exception):
     """Carries the refusal of the agent, of the start of it, or of the conversation with it."""
 
-    def __init__(
-        self, *, code: str, message: str, next_step: str, numbers: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, *, code: str, message: str, next_step: str, numbers: Mapping[str, Any] | None = None) -> None:
         super().__init__(f"{code}: {message}")
         self.refusal = Refusal(code, message, next_step, numbers or {})
         self.code = code
@@ -139,9 +135,7 @@ def install_agent(
         folder = found["path"].rpartition("/")[0]
         made = runner.run(Command(argv=("/bin/sh", "-c", MAKE_FOLDER, "sh", folder)))
         if not made.ok:
-            raise WriteRefused(
-                "WRITE_REFUSED", path=folder, address="the host", detail=made.error_text.strip()[:500]
-            )
+            raise WriteRefused("WRITE_REFUSED", path=folder, address="the host", detail=made.error_text.strip()[:500])
         runner.put(found["path"], archive.content, 0o600)
         python = (found["python"],)
         found = _probe(runner, archive=archive, interpreters=python, state_root=state_root)

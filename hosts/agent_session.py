@@ -171,10 +171,7 @@ class AgentSession:
         request: dict[str, Any] = {"v": PROTOCOL, "id": str(next(self._ids)), "verb": verb, "args": args}
         if fence is not None:
             request["fence"] = fence
-        line = (
-            json.dumps(request, ensure_ascii=True, separators=(",", ":"), default=dict).encode("ascii")
-            + b"\n"
-        )
+        line = json.dumps(request, ensure_ascii=True, separators=(",", ":"), default=dict).encode("ascii") + b"\n"
         if len(line) > LINE_MAX:
             raise AgentRefused.of(_too_long(verb, len(line)))
         box = Mailbox(request["id"], verb)

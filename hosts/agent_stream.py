@@ -55,9 +55,7 @@ class Mailbox:
         Errors: what `fail` was told, AgentRefused on overrun.
         """
         with self._changed:
-            self._changed.wait_for(
-                lambda: self._answers or self._error or self._overrun, _at_least_zero(timeout)
-            )
+            self._changed.wait_for(lambda: self._answers or self._error or self._overrun, _at_least_zero(timeout))
             if self._answers:
                 answer = self._answers.popleft()
                 self._bytes -= answer.size
@@ -101,9 +99,7 @@ class Stream:
         if answer is None:
             self.close()
             seconds = f"{self._idle_timeout:g}"
-            raise TimedOut(
-                "NOTHING_RECEIVED", program=f"agent {self._box.verb}", seconds=seconds, address="the host"
-            )
+            raise TimedOut("NOTHING_RECEIVED", program=f"agent {self._box.verb}", seconds=seconds, address="the host")
         if answer.kind == "event":
             return answer.body
         self._end(answer)

@@ -25,7 +25,7 @@ class Options:
     agent_hash: str = "source"
 
 
-class Cancelled(Exception):  # noqa: N818 - the caller's wish, not an error
+class Cancelled(Exception):
     """Raised inside a stream that was asked to end."""
 
 

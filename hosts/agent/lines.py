@@ -10,7 +10,7 @@ LINE_LIMIT = 256 << 10
 PROTOCOL = 1
 
 
-class LineTooLong(Exception):  # noqa: N818 - an answer to the peer
+class LineTooLong(Exception):
     """The peer sent a line over the limit; it was read and dropped."""
 
 

@@ -21,7 +21,7 @@ _LOCK = threading.Lock()
 _STATE: Dict[str, Optional[str]] = {}
 
 
-class NvmlUnavailable(Exception):  # noqa: N818 - a finding about the host
+class NvmlUnavailable(Exception):
     """Why NVML cannot be asked here."""
 
 

@@ -1,4 +1,4 @@
-# ruff: noqa: N818 - the names say what happened
+
 """What can go wrong on the wire. One tree; each leaf has stable codes.
 
     SshError                     code, message, next_step, numbers, transient

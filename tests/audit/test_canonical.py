@@ -81,10 +81,7 @@ class TestDigest:
             b'"list":[1,true,null,"x",{"a":-1,"z":0}],'
             b'"name":"qwen3 \xe6\xa8\xa1\xe5\x9e\x8b","nul":"\\u0000"}'
         )
-        assert (
-            digest(canonical(value, form=1))
-            == "cbd3496ec05d97d7d17e806a12dc6e10e70929e3ae1b2ec1d859f84369a51cee"
-        )
+        assert digest(canonical(value, form=1)) == "cbd3496ec05d97d7d17e806a12dc6e10e70929e3ae1b2ec1d859f84369a51cee"
 
     def test_of_nothing_is_that_of_sha256(self):
         assert digest(b"") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
