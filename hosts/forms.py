@@ -102,7 +102,7 @@ class HostForm(PathsForm):
     def __init__(self, *args, user, **kwargs):
         super().__init__(*args, **kwargs)
         self.fields["environment"].queryset = environments_with(user, "hosts.add_host")
-        self.fields["credential"].queryset = credentials_for(user)
+        self.fields["credential"].queryset = credentials_for(user).exclude(kind=Credential.Kind.SECRET)
         few = list(self.fields["credential"].queryset[:2])
         if len(few) == 1:
             self.fields["credential"].initial = few[0]
@@ -125,7 +125,13 @@ class HostForm(PathsForm):
 
 
 class CredentialForm(StyledForm):
-    """A key or a password. Neither is ever shown again."""
+    """A key, a password, or a secret for an instance's environment. None is ever shown again."""
+
+    NEEDED = {
+        Credential.Kind.KEY: "private_key",
+        Credential.Kind.PASSWORD: "password",
+        Credential.Kind.SECRET: "value",
+    }
 
     environment = forms.ModelChoiceField(label=_("Environment"), queryset=None, empty_label=None)
     name = forms.CharField(label=_("Name"), max_length=80)
@@ -152,14 +158,23 @@ class CredentialForm(StyledForm):
         help_text=_("Only for the kind “Password”. A key is better."),
     )
 
+    value = forms.CharField(
+        label=_("Value of the secret"),
+        required=False,
+        strip=False,
+        max_length=LONGEST_KEY,
+        widget=forms.PasswordInput(attrs={"autocomplete": "off"}),
+        help_text=_("Only for the kind “Secret for an instance”, such as a hub token."),
+    )
+
     def __init__(self, *args, user, **kwargs):
         super().__init__(*args, **kwargs)
         self.fields["environment"].queryset = environments_with(user, "hosts.add_credential")
 
     def clean(self):
         cleaned = super().clean()
-        needed = "private_key" if cleaned.get("kind") == Credential.Kind.KEY else "password"
-        if not cleaned.get(needed):
+        needed = self.NEEDED.get(cleaned.get("kind"))
+        if needed and not cleaned.get(needed):
             self.add_error(needed, _("This is needed for the chosen kind."))
         environment, name = cleaned.get("environment"), cleaned.get("name")
         if environment and name and Credential.objects.filter(environment=environment, name=name).exists():

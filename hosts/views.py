@@ -35,7 +35,7 @@ def host_list(request):
 def host_new(request):
     may_enrol(request.user)
     form = HostForm(request.POST or None, user=request.user)
-    context = {"form": form, "has_credential": credentials_for(request.user).exists()}
+    context = {"form": form, "has_credential": form.fields["credential"].queryset.exists()}
     if request.method != "POST":
         return render(request, "hosts/new.html", context)
     if form.is_valid():
@@ -135,6 +135,9 @@ def add_credential(request, values: dict) -> Credential:
     shared |= {"by": actor_of_request(request), "now": timezone.now()}
     if values["kind"] == Credential.Kind.PASSWORD:
         return services.add_password(password=values["password"], **shared)
+    if values["kind"] == Credential.Kind.SECRET:
+        secret = {"value": values["value"]}
+        return services.add_credential(kind=Credential.Kind.SECRET, secret=secret, fingerprint="", **shared)
     key = values["private_key"].replace("\r\n", "\n").strip() + "\n"
     return services.add_key(private_key=key, passphrase=values["passphrase"], **shared)
 

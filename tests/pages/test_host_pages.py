@@ -1,8 +1,11 @@
 import pytest
+from django.contrib.auth import get_user_model
 from django.urls import reverse
 from django.utils import timezone
 
 from audit.models import Entry
+from hosts.connections import open_secret
+from hosts.forms import HostForm
 from hosts.models import Credential, Host
 from tests import factories
 
@@ -207,6 +210,13 @@ class TestCredentials:
     def test_want_what_their_kind_needs(self, send, environment):
         values = {"environment": environment.pk, "name": "k", "kind": "key"}
         assert "private_key" in send(reverse("hosts:credential-new"), values).context["form"].errors
+
+    def test_may_be_a_secret_for_instances_which_signs_in_nowhere(self, send, page, environment):
+        values = {"environment": environment.pk, "name": "hub token", "kind": "secret", "value": "hf_abc"}
+        send(reverse("hosts:credential-new"), values)
+        kept = Credential.objects.get(name="hub token")
+        assert open_secret(environment_id=environment.pk, name="hub token") == "hf_abc"
+        assert kept not in HostForm(user=get_user_model().objects.get()).fields["credential"].queryset
 
     def test_have_a_name_once(self, send, environment):
         factories.make_credential(environment, "shared")
