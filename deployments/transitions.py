@@ -1,5 +1,6 @@
 """The one writer of states. Each move is a compare-and-swap, leaves an Event row, and tells the pages after the commit."""
 
+from collections.abc import Mapping
 from datetime import datetime
 
 from django.db import transaction
@@ -16,47 +17,31 @@ def move_launch(
 
     `values` are columns written in the same statement. Moving to the state it has is no move (False).
     """
-    sources = [state.value for state in LaunchState if to in LAUNCH_MOVES[state]]
-    with transaction.atomic():
-        row = Launch.objects.select_for_update().filter(pk=launch.pk).values("state").get()
-        moved = Launch.objects.filter(pk=launch.pk, state=row["state"], state__in=sources).update(
-            state=to.value, **values
-        )
-        if not moved:
-            return False
-        Event.objects.create(
-            environment_id=launch.environment_id,
-            deployment_id=launch.deployment_id,
-            launch=launch,
-            at=now,
-            actor=actor,
-            before=row["state"],
-            after=to.value,
-            reason=reason or {},
-        )
-        announce("fleet", f"deployment.{launch.deployment_id}", f"launch.{launch.pk}")
-    launch.state = to.value
-    return True
+    event = {"launch": launch, "at": now, "actor": actor, "reason": reason or {}}
+    return move(launch, to=to, moves=LAUNCH_MOVES, event=event, topic=f"launch.{launch.pk}", values=values)
 
 
 def move_run(run: Run, *, to: RunState, actor: str, now: datetime, reason: dict | None = None, **values) -> bool:
     """Move a run; False when it no longer is where a legal arrow starts."""
-    sources = [state.value for state in RunState if to in RUN_MOVES[state]]
+    event = {"run": run, "at": now, "actor": actor, "reason": reason or {}}
+    return move(run, to=to, moves=RUN_MOVES, event=event, topic=f"run.{run.pk}", values=values)
+
+
+def move(row: Launch | Run, *, to, moves: Mapping, event: dict, topic: str, values: dict) -> bool:
+    """Compare, swap, write the event, announce: one transaction."""
+    sources = [state.value for state in moves if to in moves[state]]
+    rows = type(row).objects
     with transaction.atomic():
-        row = Run.objects.select_for_update().filter(pk=run.pk).values("state").get()
-        moved = Run.objects.filter(pk=run.pk, state=row["state"], state__in=sources).update(state=to.value, **values)
-        if not moved:
+        before = rows.select_for_update().filter(pk=row.pk).values_list("state", flat=True).get()
+        if not rows.filter(pk=row.pk, state=before, state__in=sources).update(state=to.value, **values):
             return False
         Event.objects.create(
-            environment_id=run.environment_id,
-            deployment_id=run.deployment_id,
-            run=run,
-            at=now,
-            actor=actor,
-            before=row["state"],
+            environment_id=row.environment_id,
+            deployment_id=row.deployment_id,
+            before=before,
             after=to.value,
-            reason=reason or {},
+            **event,
         )
-        announce("fleet", f"deployment.{run.deployment_id}", f"run.{run.pk}")
-    run.state = to.value
+        announce("fleet", f"deployment.{row.deployment_id}", topic)
+    row.state = to.value
     return True
