@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -53,9 +54,43 @@ class Application:
         _code, body = self.fleet("status")
         return next(row for row in body["instances"] if row["instance"] == name)
 
+    def processes(self) -> list[int]:
+        """Living processes whose environment names this application's directory."""
+        return processes_of(self.var)
+
+    def kill_web(self) -> None:
+        """Kill every web process with -9, as the kernel does when memory runs out, and wait until it answers again."""
+        for pid in self.processes():
+            if b"gunicorn" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)
+        wait_for(self.answers, what="the web server's restart")
+
+    def answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/alive/", timeout=2) as answer:
+                return answer.status == 200
+        except OSError:
+            return False
+
     def logs(self) -> str:
         """The ends of its processes' own logs, for a failing test."""
         return "\n".join(f"== {path.name}\n{path.read_text()[-3000:]}" for path in (self.var / "log").glob("*.log"))
+
+
+def processes_of(var: Path) -> list[int]:
+    """Living processes whose environment names the directory; zombies hold nothing."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            marked = f"FLEETADMIN_VAR={var}".encode() in (entry / "environ").read_bytes().split(b"\0")
+            state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
+        except OSError:
+            continue
+        if marked and state != "Z":
+            found.append(int(entry.name))
+    return found
 
 
 @contextmanager

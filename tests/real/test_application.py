@@ -1,31 +1,13 @@
 """`manage.py up` as its user runs it: the demo succeeds, and nothing stays behind however it ends."""
 
-import os
 import signal
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
-from tests.real.application import application, wait_for
+from tests.real.application import application, processes_of, wait_for
 
 pytestmark = pytest.mark.real
-
-
-def processes_of(var: Path) -> list[int]:
-    """Living processes whose environment names this application's directory."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        try:
-            marked = f"FLEETADMIN_VAR={var}".encode() in (entry / "environ").read_bytes().split(b"\0")
-            state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
-        except OSError:
-            continue
-        if marked and state != "Z":
-            found.append(int(entry.name))
-    return found
 
 
 class TestDemo:

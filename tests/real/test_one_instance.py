@@ -102,10 +102,11 @@ class TestOneInstance:
         launch = app.instance("tiny-0")["launch_id"]
         page.goto(f"{app.url}/deployments/instances/{launch}/")
         expect(page.get_by_text("Application startup complete.").first).to_be_visible()
-        page.context.set_offline(True)
+        page.evaluate("window.neverReloaded = true")
+        app.kill_web()
         ask(machine)
-        page.context.set_offline(False)
         expect(page.get_by_text(re.compile(r"POST /v1/completions HTTP/1.1")).last).to_be_visible(timeout=40_000)
+        assert page.evaluate("window.neverReloaded") is True
         numbers = page.evaluate(
             "[...document.querySelectorAll('[id^=L]')].map(e => Number(e.id.slice(1))).filter(Boolean)"
         )
