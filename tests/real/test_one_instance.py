@@ -101,11 +101,15 @@ class TestOneInstance:
         page = signed_in
         launch = app.instance("tiny-0")["launch_id"]
         page.goto(f"{app.url}/deployments/instances/{launch}/")
-        expect(page.get_by_text("Application startup complete.").first).to_be_visible()
+        answered = page.get_by_text(re.compile(r"POST /v1/completions HTTP/1.1"))
+        # The first answer is that of the verification.
+        expect(answered).to_have_count(1)
         page.evaluate("window.neverReloaded = true")
+        ask(machine)
+        expect(answered).to_have_count(2)
         app.kill_web()
         ask(machine)
-        expect(page.get_by_text(re.compile(r"POST /v1/completions HTTP/1.1")).last).to_be_visible(timeout=40_000)
+        expect(answered).to_have_count(3, timeout=40_000)
         assert page.evaluate("window.neverReloaded") is True
         numbers = page.evaluate(
             "[...document.querySelectorAll('[id^=L]')].map(e => Number(e.id.slice(1))).filter(Boolean)"
