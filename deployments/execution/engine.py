@@ -9,7 +9,7 @@ from deployments.execution.limits import Limits
 from deployments.execution.listener import Listener
 from deployments.execution.outcomes import Cancelled, Done, Failed, Outcome, PreconditionFailed
 from deployments.execution.session import Session
-from deployments.execution.start import Resume, StartOne, stop_launch
+from deployments.execution.start import Resume, Roots, StartOne, stop_launch
 from deployments.planning.preconditions import Broken, Seen, find_broken
 from hosts.agent_session import AgentRefused
 from hosts.facts.model import CPU_DEVICE
@@ -31,6 +31,7 @@ class Engine:
         clock: Clock,
         limits: Limits,
         facts_age_s: int,
+        roots: Roots,
         secrets_of: Callable[[Mapping[str, Any]], Mapping[str, str]],
         resume_of: Callable[[str], Resume],
     ) -> None:
@@ -42,6 +43,7 @@ class Engine:
         self.clock = clock
         self.limits = limits
         self.facts_age_s = facts_age_s
+        self.roots = roots
         self.secrets_of = secrets_of
         self.resume_of = resume_of
 
@@ -130,6 +132,7 @@ class Engine:
             clock=self.clock,
             limits=self.limits,
             resume=self.resume_of(launch["launch_id"]),
+            roots=self.roots,
         )
         broken = None if self.runs_already(launch) else self.find_broken(launch)
         return start.run() if broken is None else start.not_begun(broken)

@@ -29,6 +29,8 @@ PRECONDITIONS = frozenset(
         "STATE_ROOT_NOT_OURS",
     }
 )
+# Less than this would not even hold the log of one start (bytes).
+LEAST_FREE_DISK = 256 * 1024 * 1024
 MOST_LOG_FOR_CAUSE = 2 * 1024 * 1024
 
 
@@ -38,6 +40,14 @@ class Resume:
 
     offset: int = 0
     progress: Progress = field(default_factory=Progress)
+
+
+@dataclass(frozen=True)
+class Roots:
+    """Directories of the host below which models and vLLM may lie; an administrator sets them."""
+
+    model: tuple[str, ...] = ()
+    vllm: tuple[str, ...] = ()
 
 
 class StartOne:
@@ -54,6 +64,7 @@ class StartOne:
         clock: Clock,
         limits: Limits,
         resume: Resume,
+        roots: Roots,
     ) -> None:
         self.session = session
         self.launch = launch
@@ -63,6 +74,7 @@ class StartOne:
         self.listener = listener
         self.clock = clock
         self.limits = limits
+        self.roots = roots
         self.offset = resume.offset
         self.progress = resume.progress
 
@@ -114,7 +126,9 @@ class StartOne:
             "port": self.launch["port"],
             "devices": list(self.launch["devices"]),
             "model_path": self.launch["model_path"],
-            "min_free_disk": 256 * 1024 * 1024,
+            "min_free_disk": LEAST_FREE_DISK,
+            "model_roots": list(self.roots.model),
+            "vllm_roots": list(self.roots.vllm),
         }
 
     def refused(self, refusal: AgentRefused) -> Outcome:

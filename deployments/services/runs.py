@@ -22,6 +22,7 @@ from deployments.execution.engine import Engine
 from deployments.execution.limits import Limits
 from deployments.execution.listener import LeaseLost
 from deployments.execution.outcomes import Cancelled, Done, Outcome, PreconditionFailed
+from deployments.execution.start import Roots
 from deployments.models import Launch, Plan, Run
 from deployments.planning.states import LaunchState, RunState
 from deployments.services.listening import WorkerListener, resume_point, secrets_for
@@ -166,6 +167,7 @@ def carry_out(run: Run) -> Outcome:
             clock=time,
             limits=Limits(),
             facts_age_s=facts_age(run),
+            roots=Roots(model=tuple(run.plan.host.model_roots), vllm=tuple(run.plan.host.vllm_roots)),
             secrets_of=secrets_for,
             resume_of=resume_point,
         ).run()

@@ -45,6 +45,8 @@ class Wanted:
     devices: List[str]
     model_path: Optional[str]
     min_free_disk: int
+    model_roots: List[str]
+    vllm_roots: List[str]
 
 
 def read_wanted(call: Call) -> Wanted:
@@ -65,6 +67,8 @@ def read_wanted(call: Call) -> Wanted:
         devices=read_texts(args, "devices"),
         model_path=read_text(args, "model_path", None),
         min_free_disk=read_integer(args, "min_free_disk", default=0),
+        model_roots=read_texts(args, "model_roots"),
+        vllm_roots=read_texts(args, "vllm_roots"),
     )
 
 
@@ -189,6 +193,9 @@ def _refuse_where_host_unfit(call: Call, root: StateRoot, wanted: Wanted) -> Non
             "Choose a model that the facts name.",
             {"path": model},
         )
+    _refuse_outside(wanted.model_path, wanted.model_roots, what="model")
+    # The directory is resolved, not the file: in a virtual environment `python3` itself is a link to the outside.
+    _refuse_outside(os.path.dirname(wanted.argv[0]), wanted.vllm_roots, what="vLLM")
     if wanted.cwd is not None and not os.path.isdir(wanted.cwd):
         raise Refusal(
             "CWD_MISSING", f"There is no directory {wanted.cwd}.", "Leave cwd out.", {"path": wanted.cwd}
@@ -206,6 +213,21 @@ def _refuse_where_host_unfit(call: Call, root: StateRoot, wanted: Wanted) -> Non
         reason = call.system.bind_error(wanted.address, wanted.port)
         if reason is not None:
             raise _port_taken(wanted, reason, [])
+
+
+def _refuse_outside(path: Optional[str], roots: List[str], *, what: str) -> None:
+    """Links are followed first: a link below an allowed directory that leads elsewhere is elsewhere."""
+    if path is None or not roots:
+        return
+    real = os.path.realpath(path)
+    allowed = [os.path.realpath(root) for root in roots]
+    if not any(real == root or real.startswith(root.rstrip("/") + "/") for root in allowed):
+        raise Refusal(
+            "PATH_OUTSIDE_ROOTS",
+            f"The {what} at {path} lies outside the directories an administrator allowed on this host.",
+            "Choose one below them, or have an administrator add its directory to the host.",
+            {"path": path, "real": real, "roots": roots},
+        )
 
 
 def _refuse_where_disk_full(call: Call, root: StateRoot, wanted: Wanted) -> None:

@@ -274,3 +274,32 @@ class TestLaunchRefuses:
         assert [view["launch_id"] for view in seen["other"]] == [L1]
         assert by_role(seen["other"][0])["api_server"]["pid"]
         assert other.refused("stop", launch_id=L1)["code"] == "NOT_OURS"
+
+
+class TestRoots:
+    """Models and vLLM lie below the directories an administrator allowed, after links are followed."""
+
+    def test_refuses_a_link_that_leads_outside(self, tmp_path):
+        import pytest
+
+        from hosts.agent.launch import _refuse_outside
+        from hosts.agent.refusal import Refusal
+
+        (tmp_path / "allowed").mkdir()
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "allowed" / "link").symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(Refusal) as refusal:
+            _refuse_outside(str(tmp_path / "allowed" / "link"), [str(tmp_path / "allowed")], what="model")
+        assert refusal.value.code == "PATH_OUTSIDE_ROOTS"
+
+    def test_takes_what_lies_below_and_no_name_that_only_begins_alike(self, tmp_path):
+        import pytest
+
+        from hosts.agent.launch import _refuse_outside
+        from hosts.agent.refusal import Refusal
+
+        (tmp_path / "models" / "a").mkdir(parents=True)
+        (tmp_path / "models-of-others").mkdir()
+        _refuse_outside(str(tmp_path / "models" / "a"), [str(tmp_path / "models")], what="model")
+        with pytest.raises(Refusal):
+            _refuse_outside(str(tmp_path / "models-of-others"), [str(tmp_path / "models")], what="model")
