@@ -1,6 +1,5 @@
 """Carries out a stored plan. It never plans again: what the plan presupposes is checked, and if it does not hold, it stops."""
 
-import posixpath
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -146,9 +145,8 @@ class Engine:
 
     def find_broken(self, launch: Mapping[str, Any]) -> Broken | None:
         """Read the host once more and compare with what the plan presupposes."""
-        executable = str(launch["executable"])
         facts = self.session.request(
-            "facts", {"model_roots": [], "vllm_roots": [posixpath.dirname(executable)]}, timeout=self.limits.launch
+            "facts", {"model_roots": [], "vllm_roots": list(self.roots.vllm)}, timeout=self.limits.launch
         )
         versions = {
             str(name): found.get("version")

@@ -75,7 +75,7 @@ class TestOneInstance:
         page.get_by_role("button", name="Ask for the host key").click()
         expect(page.locator(".fingerprint")).to_contain_text("SHA256:")
         page.get_by_role("button", name="It is the same: pin it and sign in").click()
-        expect(badge(page, "enrolled")).to_be_visible()
+        expect(badge(page, "reachable")).to_be_visible()
         expect(page.get_by_text("0.32.0").first).to_be_visible()
         assert page.complaints == []
 
