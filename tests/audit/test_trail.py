@@ -14,7 +14,9 @@ ANN = Actor(label="ann", user_id=7, address="127.0.0.1")
 
 
 def write(count: int = 1) -> list[Entry]:
-    environment = Environment.objects.create(name=f"e{Environment.objects.count()}", slug=f"e{Environment.objects.count()}")
+    environment = Environment.objects.create(
+        name=f"e{Environment.objects.count()}", slug=f"e{Environment.objects.count()}"
+    )
     with transaction.atomic():
         return [record(actor=ANN, action="test.act", subject=environment, after={"n": n}) for n in range(count)]
 

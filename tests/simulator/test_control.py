@@ -90,7 +90,7 @@ class TestCommand:
         parent.kill()
         parent.wait()
         parent.stdout.close()
-        import select  # noqa: PLC0415 - this test alone waits for a process that is not its child
+        import select
 
         assert select.select([pidfd], [], [], 10)[0]
         os.close(pidfd)

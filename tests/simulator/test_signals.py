@@ -125,7 +125,7 @@ class TestStarting:
 
 class TestShutDown:
     def test_waits_for_the_client_of_an_open_stream(self, launcher):
-        import http.client  # noqa: PLC0415 - one test needs the connection itself
+        import http.client
 
         started = launcher.start("gpu-a").wait_ready()
         connection = http.client.HTTPConnection(started.host.address, started.port, timeout=5)
