@@ -29,6 +29,7 @@ $(VENV)/.dev: requirements-dev.txt $(VENV)/.runtime
 
 $(VAR)/vendor/.done: package-lock.json $(VENV)/.runtime
 	@echo "Fetching front-end files …"
+	@command -v npm >/dev/null || $(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-node.txt
 	@$(BIN)/python manage.py assets
 	@touch $@
 
@@ -58,7 +59,7 @@ lint: $(VENV)/.dev ## ruff, mypy, import contracts, templates, migrations
 check: lint test ## lint and test
 
 requirements: $(VENV)/.dev ## compile the pinned lists from the .in files
-	@for name in requirements requirements-dev; do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header $$name.in -o $$name.txt; done
+	@for name in requirements requirements-dev requirements-node; do $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header $$name.in -o $$name.txt; done
 
 system-packages: ## Debian's packages for the tests on real parts (as root)
 	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(SYSTEM_PACKAGES)

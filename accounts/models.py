@@ -64,10 +64,15 @@ class RoleAssignment(models.Model):
                 condition=models.Q(user__isnull=False, group__isnull=True)
                 | models.Q(user__isnull=True, group__isnull=False),
             ),
-            models.UniqueConstraint(
-                fields=["role", "user", "group", "environment"],
-                name="role_assigned_once",
-                nulls_distinct=False,
+            # One for each kind of empty column: a plain unique constraint takes two NULLs for different values.
+            *(
+                models.UniqueConstraint(
+                    fields=["role", whom, *(["environment"] if somewhere else [])],
+                    condition=models.Q(**{f"{whom}__isnull": False, "environment__isnull": not somewhere}),
+                    name=f"role_once_per_{whom}_{'environment' if somewhere else 'everywhere'}",
+                )
+                for whom in ("user", "group")
+                for somewhere in (True, False)
             ),
         ]
 

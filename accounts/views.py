@@ -8,7 +8,7 @@ from collections.abc import Callable
 from django.contrib.auth.views import LoginView, LogoutView
 from django.db import transaction
 
-from accounts.actors import Actor
+from accounts.actors import Actor, client_address
 from accounts.forms import SignInForm
 
 LONGEST_NAME_KEPT = 150
@@ -37,7 +37,7 @@ class SignIn(LoginView):
         return Actor(
             label=name or "?",
             user_id=user.pk if user else None,
-            address=self.request.META.get("REMOTE_ADDR") or "",
+            address=client_address(self.request),
         )
 
 

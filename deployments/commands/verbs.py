@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
+from django.db import transaction
 from django.utils import timezone
 
 from accounts.actors import Actor
@@ -17,7 +18,7 @@ from deployments.planning.refusals import Refused
 from deployments.planning.spec import DeploymentSpec
 from deployments.planning.spec_yaml import spec_from_yaml
 from deployments.planning.states import RUN_TERMINAL, RunState
-from deployments.services.plans import drop_plan, make_start_plan, make_stop_plan, make_sweep_plan
+from deployments.services.plans import make_start_plan, make_stop_plan, make_sweep_plan
 from deployments.services.revisions import NameTaken, add_revision, create_deployment
 from deployments.services.runs import RunRefused, request_run
 from hosts import services as host_services
@@ -55,6 +56,16 @@ def enrol(options, actor: Actor) -> Outcome:
     """Propose, show the fingerprint, and with --fingerprint or --trust confirm it."""
     environment = Environment.objects.get(slug=options["environment"])
     now = timezone.now()
+    waiting = Host.objects.filter(
+        environment=environment,
+        name=options["name"],
+        address=options["address"],
+        port=options["port"],
+        state=Host.State.KEY_SHOWN,
+    ).first()
+    if waiting is not None:
+        # Asked before, and its key waits for a confirmation: go on from there.
+        return follow_enrolment(waiting, options, actor)
     try:
         credential = credential_of(options, environment, actor, now)
         host = host_services.propose_host(
@@ -82,14 +93,52 @@ def credential_of(options, environment: Environment, actor: Actor, now) -> Crede
     known = Credential.objects.filter(environment=environment, name=name).first()
     if known is not None:
         return known
+    if not options["key"]:
+        raise host_services.Refused(no_credential(name))
     return host_services.add_key(
         environment=environment,
         name=name,
-        private_key=Path(options["key"]).read_text(encoding="utf-8"),
+        private_key=read_file(options["key"]),
         passphrase="",
         by=actor,
         now=now,
     )
+
+
+def no_credential(name: str) -> dict:
+    return {
+        "code": "CREDENTIAL_UNKNOWN",
+        "message": f"There is no credential {name} in this environment.",
+        "next_step": "Give --key FILE to add one, or the name of one that is there.",
+    }
+
+
+def read_file(name: str) -> str:
+    """The text of a file that the command line names. Raises host_services.Refused when it cannot be read."""
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        problem = {
+            "code": "FILE_UNREADABLE",
+            "message": f"{name} cannot be read: {reason}.",
+            "next_step": "Check the name and its permissions.",
+        }
+        raise host_services.Refused(problem) from error
+
+
+def refresh(options, actor: Actor) -> Outcome:
+    """Ask a host for fresh facts, and wait for them."""
+    host = Host.objects.filter(environment__slug=options["environment"], name=options["host"]).first()
+    if host is None:
+        return not_found(options["host"])
+    host_services.ask_for_facts(host=host, by=actor, now=timezone.now())
+    host = wait_for(lambda: Host.objects.get(pk=host.pk), lambda row: row.asked_at is None, options["timeout"])
+    if host.asked_at is not None:
+        return Outcome(TIMED_OUT, {"host": host_row(host)}, [f"{host.name} has not answered yet."])
+    if host.problem:
+        return Outcome(FAILED, {"host": host_row(host)}, problem_lines(host.problem))
+    return Outcome(OK, {"host": host_row(host)}, [f"{host.name}: facts are fresh."])
 
 
 def follow_enrolment(host: Host, options, actor: Actor) -> Outcome:
@@ -104,7 +153,7 @@ def follow_enrolment(host: Host, options, actor: Actor) -> Outcome:
                 [
                     f"{host.name} shows the host key {host.host_key_fingerprint} ({host.host_key_kind}).",
                     "Compare it with `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` on the host, then confirm it on",
-                    "its page, or run again with --fingerprint after deleting the host.",
+                    "its page, or run the same command again with --fingerprint.",
                 ],
             )
         try:
@@ -131,10 +180,10 @@ def enrolment_outcome(host: Host) -> Outcome:
 
 
 def make_plan(options, actor: Actor) -> Outcome:
-    """Show what applying the file would do; nothing is held."""
-    outcome, plan = plan_from_file(options, actor)
-    if plan is not None:
-        drop_plan(plan=plan, by=actor, now=timezone.now())
+    """Show what applying the file would do. All of it is rolled back: no deployment, no revision, nothing held."""
+    with transaction.atomic():
+        outcome, _plan = plan_from_file(options, actor)
+        transaction.set_rollback(True)
     return outcome
 
 
@@ -147,8 +196,10 @@ def apply(options, actor: Actor) -> Outcome:
 
 
 def plan_from_file(options, actor: Actor) -> tuple[Outcome, Plan | None]:
-    text = Path(options["file"]).read_text(encoding="utf-8")
-    spec = spec_from_yaml(text)
+    try:
+        spec = spec_from_yaml(read_file(options["file"]))
+    except host_services.Refused as refusal:
+        return refused(refusal.problem), None
     if not isinstance(spec, DeploymentSpec):
         problems = [
             {"code": item.code, "message": item.message, "next_step": f"Correct {item.path or 'the file'}."}
@@ -300,6 +351,7 @@ def wait_for(read: Callable, done: Callable, seconds: float):
 VERBS: dict[str, tuple[str, Callable]] = {
     "hosts": ("hosts.view_host", list_hosts),
     "enrol": ("hosts.add_host", enrol),
+    "refresh": ("hosts.refresh_host", refresh),
     "plan": ("deployments.change_deployment", make_plan),
     "apply": ("deployments.start_deployment", apply),
     "status": ("deployments.view_deployment", status),

@@ -16,6 +16,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from accounts.actors import Actor, system_actor
+from audit.canonical import digest as digest_of
 from audit.record import record
 from deployments import ledger
 from deployments.execution.engine import Engine
@@ -156,6 +157,8 @@ def execute_run(*, run_id: int, now: datetime) -> None:
 
 
 def carry_out(run: Run) -> Outcome:
+    if digest_of(bytes(run.plan.intent)) != run.plan.digest:
+        return plan_changed(run)
     intent = json.loads(bytes(run.plan.intent))
     with connections.session(run.plan.host) as session:
         return Engine(
@@ -171,6 +174,17 @@ def carry_out(run: Run) -> Outcome:
             secrets_of=secrets_for,
             resume_of=resume_point,
         ).run()
+
+
+def plan_changed(run: Run) -> PreconditionFailed:
+    """The stored bytes are not those whose digest was confirmed: nothing runs."""
+    return PreconditionFailed(
+        code="PLAN_BYTES_CHANGED",
+        message="The stored plan is not the one that was confirmed.",
+        next_step="Find out who changed the database; then make a new plan.",
+        wanted=run.plan.digest,
+        found=digest_of(bytes(run.plan.intent)),
+    )
 
 
 def facts_age(run: Run) -> int:

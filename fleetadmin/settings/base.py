@@ -118,11 +118,12 @@ SQLITE_OPTIONS = {
     "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA busy_timeout=20000;",
 }
 
+# How many proxies stand before the web process; 0: addresses are taken from the connection itself.
+TRUSTED_PROXIES = env.integer("FLEETADMIN_TRUSTED_PROXIES", 0)
 # The role of whoever runs commands on this machine: they act as local:<user> and are audited as such.
 LOCAL_ROLE = env.text("FLEETADMIN_LOCAL_ROLE", "administrator")
 
 RUN_LEASE_SECONDS = env.integer("FLEETADMIN_RUN_LEASE_SECONDS", 60)
-FACTS_MAX_AGE_SECONDS = env.integer("FLEETADMIN_FACTS_MAX_AGE_SECONDS", 900)
 WATCH_INTERVAL_SECONDS = env.integer("FLEETADMIN_WATCH_INTERVAL_SECONDS", 5)
 LOG_BYTES_PER_LAUNCH = env.integer("FLEETADMIN_LOG_BYTES_PER_LAUNCH", 64 * 1024 * 1024)
 SSH_CONNECT_TIMEOUT_SECONDS = env.integer("FLEETADMIN_SSH_CONNECT_TIMEOUT_SECONDS", 10)

@@ -202,11 +202,13 @@ def _refuse_where_host_unfit(call: Call, root: StateRoot, wanted: Wanted) -> Non
         )
     _refuse_where_disk_full(call, root, wanted)
     policy = call.system.session_policy()
-    if policy.get("kill_user_processes") is True and policy.get("linger") is not True:
+    if policy.get("kill_user_processes") is True:
+        # Lingering keeps the user's service manager, not the processes of a session's scope (logind.conf(5)).
         raise Refusal(
             "LOGOUT_KILLS",
-            f"systemd-logind ends all processes of {call.system.user} at the last logout.",
-            f"Run as root: loginctl enable-linger {call.system.user}",
+            f"systemd-logind ends all processes of {call.system.user} at the end of an SSH session.",
+            "Have root set KillUserProcesses=no, or KillExcludeUsers="
+            f"{call.system.user}, in /etc/systemd/logind.conf.",
             dict(policy),
         )
     if wanted.port is not None:

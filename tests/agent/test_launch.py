@@ -251,7 +251,7 @@ class TestLaunchRefuses:
         assert refusal["code"] == "START_FAILED"
         assert agent.ask("status", launch_id=L1)["state"] == "exited"
 
-    @pytest.mark.parametrize("linger", [False, None])
+    @pytest.mark.parametrize("linger", [False, True, None])
     def test_a_host_where_the_logout_kills(self, open_agent: Opener, linger: bool | None) -> None:
         class Killing(LinuxSystem):
             def session_policy(self) -> dict[str, bool | None]:
@@ -261,7 +261,7 @@ class TestLaunchRefuses:
             "launch", launch_id=L1, instance="i", slot="s", argv=["/bin/true"]
         )
         assert refusal["code"] == "LOGOUT_KILLS"
-        assert "enable-linger" in refusal["next_step"]
+        assert "KillUserProcesses=no" in refusal["next_step"]
 
     def test_nothing_because_of_another_controllers_slot_of_that_name(
         self, agent: Channel, open_agent: Opener

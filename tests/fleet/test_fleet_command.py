@@ -9,8 +9,7 @@ from django.core.management import call_command
 from accounts.models import Role
 from audit.models import Entry
 from deployments.commands.verbs import VERBS
-from deployments.models import Deployment
-from hosts.models import Host
+from deployments.models import Deployment, PortReservation
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -25,6 +24,7 @@ max_num_seqs: 32
 ARGUMENTS = {
     "hosts": [],
     "enrol": ["x", "--address", "127.0.0.1", "--user", "fleet", "--credential", "fleet-key"],
+    "refresh": ["gpu-a"],
     "plan": ["FILE"],
     "apply": ["FILE"],
     "status": [],
@@ -69,8 +69,25 @@ class TestVerbs:
         assert Entry.objects.filter(action="run.start", actor__startswith="local:").exists()
 
     def test_plan_holds_nothing_afterwards(self, file, fleet_command):
-        fleet_command("plan", str(file))
-        assert not Deployment.objects.get().launches.exclude(state="stopped").exists()
+        code, body = fleet_command("plan", str(file))
+        assert (code, len(body["intent"]["launches"])) == (0, 1)
+        assert not Deployment.objects.exists()
+        assert not PortReservation.objects.exists()
+
+    def test_names_a_file_that_cannot_be_read(self, environment, fleet_command):
+        code, body = fleet_command("apply", "nowhere.yaml")
+        assert (code, body["refused"][0]["code"]) == (2, "FILE_UNREADABLE")
+
+    def test_names_a_credential_that_is_not_there(self, environment, fleet_command):
+        arguments = ["enrol", "x", "--address", "127.0.0.1", "--user", "u", "--credential", "nobody"]
+        code, body = fleet_command(*arguments)
+        assert (code, body["refused"][0]["code"]) == (2, "CREDENTIAL_UNKNOWN")
+
+    def test_reads_fresh_facts(self, enrol, fleet_command):
+        host = enrol("gpu-a")
+        code, _body = fleet_command("refresh", "gpu-a")
+        assert code == 0
+        assert host.facts.count() == 2
 
     def test_enrols_a_host_whose_fingerprint_is_given(self, credential, fleet, fleet_command):
         described = fleet.describe()[0]
@@ -80,7 +97,6 @@ class TestVerbs:
         ]  # fmt: skip
         code, shown = fleet_command(*arguments)
         assert (code, shown["host"]["state"]) == (0, "key_shown")
-        Host.objects.all().delete()
         code, enrolled = fleet_command(*arguments, "--fingerprint", shown["host"]["fingerprint"])
         assert (code, enrolled["host"]["state"]) == (0, "enrolled")
         code, listed = fleet_command("hosts")

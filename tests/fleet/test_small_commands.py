@@ -39,3 +39,30 @@ class TestAudit:
     def test_verify_says_whole_with_code_zero(self, capsys):
         call_command("audit", "verify")
         assert "unbroken" in capsys.readouterr().out
+
+
+@pytest.mark.django_db
+class TestSetup:
+    def test_makes_roles_and_one_administrator_who_may_everything_shipped(self):
+        from django.contrib.auth import get_user_model
+
+        out = StringIO()
+        call_command("setup", "--administrator", "ada", stdout=out)
+        ada = get_user_model().objects.get(username="ada")
+        assert ada.has_perm("hosts.add_host")
+        assert ada.check_password(out.getvalue().split("password ")[1].split()[0])
+
+    def test_refuses_to_make_the_same_account_twice(self):
+        from django.core.management.base import CommandError
+
+        call_command("setup", "--administrator", "ada", stdout=StringIO())
+        with pytest.raises(CommandError, match="already"):
+            call_command("setup", "--administrator", "ada", stdout=StringIO())
+
+    def test_keeps_what_administrators_made_of_a_role(self):
+        from accounts.models import Role
+
+        call_command("setup", stdout=StringIO())
+        Role.objects.get(slug="viewer").permissions.clear()
+        call_command("setup", stdout=StringIO())
+        assert not Role.objects.get(slug="viewer").permissions.exists()

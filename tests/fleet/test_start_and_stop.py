@@ -208,3 +208,15 @@ class TestWatcher:
         device = eventually(lambda: host.devices.filter(use__isnull=False).first())
         assert device.use["total"] > 0
         assert device.use_at is not None
+
+
+class TestStoredBytes:
+    def test_runs_nothing_when_the_stored_plan_is_not_the_one_that_was_confirmed(self, host, fleet):
+        plan = plan_start(host)
+        changed = bytes(plan.intent).replace(b'"--max-model-len","4096"', b'"--max-model-len","8192"')
+        assert changed != bytes(plan.intent)
+        Plan.objects.filter(pk=plan.pk).update(intent=changed)
+        run = request_run(plan=plan, digest=plan.digest, by=ANN, now=timezone.now())
+        run.refresh_from_db()
+        assert (run.state, run.problem["code"]) == ("precondition_failed", "PLAN_BYTES_CHANGED")
+        assert not [process for process in fleet["gpu-a"].machine if "vllm" in process.title.lower()]

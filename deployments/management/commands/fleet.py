@@ -33,6 +33,7 @@ class Command(BaseCommand):
             shared[name].add_argument("--allow-code-loading", action="store_true")
         for name in ("stop", "sweep"):
             shared[name].add_argument("deployment")
+        shared["refresh"].add_argument("host")
         shared["status"].add_argument("deployment", nargs="?")
         shared["logs"].add_argument("instance")
         shared["logs"].add_argument("--lines", type=int, default=200)

@@ -26,6 +26,7 @@ from hosts.models import Credential, Host
 SIMULATOR_SECONDS = 60
 ENROL_SECONDS = 60
 RUN_SECONDS = 300
+OBSERVE_SECONDS = 30
 BY = local_actor("demo")
 
 SPEC = """\
@@ -114,10 +115,18 @@ class Command(BaseCommand):
             host = Host.objects.get(pk=host.pk)
         return host
 
+    def still_serves(self, deployment: Deployment) -> bool:
+        """Whether it serves by what the watcher saw since this start: rows of an earlier one prove nothing."""
+        began = timezone.now()
+        end = time.monotonic() + OBSERVE_SECONDS
+        serving = deployment.launches.filter(state__in=["ready", "degraded", "unverified"])
+        while serving.exclude(observed_at__gt=began).exists() and time.monotonic() < end:
+            time.sleep(0.3)
+        return serving.filter(observed_at__gt=began).exists()
+
     def start(self, host: Host) -> Run:
         deployment = Deployment.objects.filter(name="qwen3-demo").first()
-        running = deployment and deployment.launches.filter(state__in=["ready", "degraded", "unverified"]).exists()
-        if running:
+        if deployment is not None and self.still_serves(deployment):
             self.say("qwen3-demo runs already.")
             sys.exit(0)
         model = next(m["path"] for m in host.facts.latest().body["models"] if "Qwen3-0.6B" in m["path"])

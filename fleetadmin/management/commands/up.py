@@ -34,7 +34,7 @@ class Command(BaseCommand):
         (var / "log").mkdir(parents=True, exist_ok=True)
         (var / "run").mkdir(mode=0o700, exist_ok=True)
         if wait_for_port(ADDRESS, port, seconds=0.1):
-            raise CommandError(f"Port {port} is in use. Give another one: python manage.py up --port {port + 1}")
+            raise CommandError(f"Port {port} is in use. Give another one, as in: make demo PORT={port + 1}")
         kept = keep_secrets(var / "run" / "secrets.json")
         self.ask_to_end_on_signals()
         launcher = Launcher(log_dir=var / "log")
