@@ -8,7 +8,7 @@ from deployments.execution.limits import Limits
 from deployments.execution.listener import Listener
 from deployments.execution.outcomes import Cancelled, Done, Failed, Outcome, PreconditionFailed
 from deployments.execution.session import Session
-from deployments.execution.start import Resume, Roots, StartOne, stop_launch
+from deployments.execution.start import Resume, Roots, StartOne, request_change, stop_launch
 from deployments.planning.preconditions import Broken, Seen, find_broken
 from hosts.agent_session import AgentRefused
 from hosts.facts.model import CPU_DEVICE
@@ -93,7 +93,8 @@ class Engine:
     def remove(self, launch_id: str) -> Mapping[str, Any]:
         if self.intent["kind"] != "sweep":
             return stop_launch(self.session, launch_id, fence=self.fence, limits=self.limits, reason="stop")
-        report = self.session.request(
+        report = request_change(
+            self.session,
             "sweep",
             {"preview": False, "launches": [launch_id]},
             fence=self.fence,
@@ -122,6 +123,10 @@ class Engine:
         return self.sum_up(failures, total=len(launches))
 
     def start_one(self, launch: Mapping[str, Any]) -> Outcome:
+        resume = self.resume_of(launch["launch_id"])
+        if resume.ended is not None:
+            # It ended under an earlier worker, and what it held was given back: it never starts again.
+            return resume.ended
         start = StartOne(
             session=self.session,
             launch=launch,
@@ -130,7 +135,7 @@ class Engine:
             listener=self.listener,
             clock=self.clock,
             limits=self.limits,
-            resume=self.resume_of(launch["launch_id"]),
+            resume=resume,
             roots=self.roots,
         )
         broken = None if self.runs_already(launch) else self.find_broken(launch)

@@ -6,7 +6,7 @@ from typing import Any
 
 from deployments.execution.clock import Clock
 from deployments.execution.limits import Limits
-from deployments.execution.listener import Listener
+from deployments.execution.listener import LeaseLost, Listener
 from deployments.execution.outcomes import Cancelled, Done, Failed, Outcome, PreconditionFailed
 from deployments.execution.session import Session
 from deployments.planning.failure import Cause, explain_failure
@@ -29,6 +29,8 @@ PRECONDITIONS = frozenset(
         "STATE_ROOT_NOT_OURS",
     }
 )
+# Refusals that say nothing of the launch: an earlier request for it may still be under way there.
+PASSING = frozenset({"LOCKED", "TOO_MANY_REQUESTS"})
 # Less than this would not even hold the log of one start (bytes).
 LEAST_FREE_DISK = 256 * 1024 * 1024
 MOST_LOG_FOR_CAUSE = 2 * 1024 * 1024
@@ -36,10 +38,11 @@ MOST_LOG_FOR_CAUSE = 2 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Resume:
-    """Where an earlier worker had got to: bytes of the log read, and what they told."""
+    """Where an earlier worker had got to: bytes of the log read, what they told, and the end if it came to that."""
 
     offset: int = 0
     progress: Progress = field(default_factory=Progress)
+    ended: Outcome | None = None
 
 
 @dataclass(frozen=True)
@@ -104,11 +107,15 @@ class StartOne:
     def ask_to_launch(self) -> Outcome | None:
         self.listener.launching(self.id)
         try:
-            started = self.session.request("launch", self.launch_args(), fence=self.fence, timeout=self.limits.launch)
+            started = request_change(
+                self.session, "launch", self.launch_args(), fence=self.fence, timeout=self.limits.launch
+            )
         except AgentRefused as refusal:
             if refusal.code == "LAUNCH_CLOSED":
                 # It ran and ended while nobody looked: its log says why.
                 return self.fail_from_log()
+            if refusal.code in PASSING:
+                raise
             return self.refused(refusal)
         self.listener.launched(self.id, started)
         return None
@@ -263,6 +270,18 @@ class StartOne:
         return stop_launch(self.session, self.id, fence=self.fence, limits=self.limits, reason="start given up")
 
 
+def request_change(
+    session: Session, verb: str, args: Mapping[str, Any], *, fence: Mapping[str, Any], timeout: float
+) -> Mapping[str, Any]:
+    """Ask for something that changes the host. Errors: LeaseLost when a later worker has asked for this slot already."""
+    try:
+        return session.request(verb, args, fence=fence, timeout=timeout)
+    except AgentRefused as refusal:
+        if refusal.code == "STALE_ATTEMPT":
+            raise LeaseLost(refusal.message) from refusal
+        raise
+
+
 def cause_without_log(code: str, sentence: str, next_step: str) -> Cause:
     return Cause(code=code, sentence=sentence, next_step=next_step, evidence_line=None, line_number=None)
 
@@ -271,7 +290,8 @@ def stop_launch(
     session: Session, launch_id: str, *, fence: Mapping[str, Any], limits: Limits, reason: str
 ) -> Mapping[str, Any]:
     """End everything of the launch. Errors: AgentRefused STILL_ALIVE when something does not die."""
-    return session.request(
+    return request_change(
+        session,
         "stop",
         {
             "launch_id": launch_id,

@@ -11,13 +11,14 @@ from django.utils import timezone
 from accounts.actors import system_actor
 from audit.record import record
 from deployments import ledger
-from deployments.execution.start import Resume
+from deployments.execution.outcomes import Cancelled, Failed, Outcome, PreconditionFailed
+from deployments.execution.start import PRECONDITIONS, Resume
 from deployments.log_store import Misfit, append_log
 from deployments.models import Launch, Run, RunStep
 from deployments.planning.failure import Cause
 from deployments.planning.phases import Phase, Progress
 from deployments.planning.readiness import NotReady, Ready, Unverified, Verdict
-from deployments.planning.states import LaunchState
+from deployments.planning.states import LAUNCH_TERMINAL, LaunchState
 from deployments.transitions import move_launch
 from hosts.connections import open_secret
 from hosts.live import announce
@@ -178,6 +179,7 @@ def state_of(verdict: Verdict) -> LaunchState:
     return states.get(type(verdict), LaunchState.DEGRADED)
 
 
+@transaction.atomic
 def record_failure(launch: Launch, *, cause: Cause, status: Mapping[str, Any], now) -> bool:
     """The launch ended unasked: FAILED with its cause. What it held is free only when nothing of it lives."""
     alive = [process for process in status.get("processes", []) if process["role"] != "supervisor"]
@@ -234,13 +236,28 @@ def progress_row(progress: Progress, *, offset: int) -> dict[str, Any]:
 
 def resume_point(launch_id: str) -> Resume:
     """Where the last worker had got to with this launch."""
-    row = Launch.objects.get(pk=launch_id).progress
+    launch = Launch.objects.get(pk=launch_id)
+    if launch.state in LAUNCH_TERMINAL:
+        return Resume(ended=ending_of(launch))
+    row = launch.progress
     if not row:
         return Resume()
     known = {field.name for field in fields(Progress)}
     values = {key: value for key, value in row.items() if key in known}
     values["phase"] = Phase(values["phase"])
     return Resume(offset=row["offset"], progress=Progress(**values))
+
+
+def ending_of(launch: Launch) -> Outcome:
+    """How a launch ended that an earlier worker of the same run brought to its end."""
+    if launch.state == LaunchState.STOPPED:
+        return Cancelled()
+    cause = launch.cause or {}
+    code, message = cause.get("code", "CAUSE_UNKNOWN"), cause.get("sentence", "It ended, and its log names no cause.")
+    next_step = cause.get("next_step", "Read its log.")
+    if code in PRECONDITIONS:
+        return PreconditionFailed(code=code, message=message, next_step=next_step, wanted="as planned", found=message)
+    return Failed(code, message, next_step)
 
 
 def secrets_for(launch: Mapping[str, Any]) -> dict[str, str]:

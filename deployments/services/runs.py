@@ -208,9 +208,15 @@ def conclusion(outcome: Outcome) -> tuple[RunState, dict | None]:
 
 
 def finish_run(run: Run, state: RunState, found: dict | None) -> None:
-    """End the run, with its audit entry; whatever it planned and did not start is given back."""
+    """End the run, with its audit entry; whatever it planned and did not start is given back.
+
+    Only the worker that holds it: one that was paused and overtaken has nothing to say about it any more.
+    """
     now = timezone.now()
     with transaction.atomic():
+        if not Run.objects.select_for_update().filter(pk=run.pk, lease_owner=OWNER, attempt=run.attempt).exists():
+            log.warning("Run %s was taken over by another worker; its end is not ours to tell.", run.pk)
+            return
         if not move_run(
             run, to=state, actor=WORKER.label, now=now, reason=found, ended_at=now, problem=found, lease_until=None
         ):
