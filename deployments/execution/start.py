@@ -22,6 +22,7 @@ PRECONDITIONS = frozenset(
         "SLOT_BUSY",
         "EXECUTABLE_MISSING",
         "MODEL_MISSING",
+        "MODEL_UNREADABLE",
         "DISK_FULL",
         "LOGOUT_KILLS",
         "PATH_OUTSIDE_ROOTS",
@@ -156,6 +157,7 @@ class StartOne:
         return {
             "PORT_TAKEN": f"port {self.launch['port']} free",
             "MODEL_MISSING": str(self.launch["model_path"]),
+            "MODEL_UNREADABLE": f"{self.launch['model_path']} readable",
             "EXECUTABLE_MISSING": str(self.launch["executable"]),
         }.get(code, "as planned")
 

@@ -49,8 +49,7 @@ def choose_vllm(*, spec: DeploymentSpec, host: HostRef, facts: HostFacts) -> Cho
         return Refusal(
             code=RefusalCode.NO_VLLM,
             message=f"No vLLM was found on {host.name}.",
-            next_step="Install vLLM in a virtual environment below one of the host's vLLM roots and refresh"
-            " its facts.",
+            next_step="Install vLLM in a virtual environment below one of the host's vLLM roots and refresh its facts.",
             numbers={"roots": list(host.vllm_roots)},
         )
     named = [item for item in facts.vllm if spec.vllm == AUTO or spec.vllm in _names(item)]
@@ -68,15 +67,12 @@ def choose_vllm(*, spec: DeploymentSpec, host: HostRef, facts: HostFacts) -> Cho
         return Refusal(
             code=RefusalCode.VLLM_VERSION_UNKNOWN,
             message=f"The version of the vLLM at {allowed[0].executable or allowed[0].python} is not known.",
-            next_step="Refresh the host's facts; if it stays so, the installation is damaged: install it"
-            " again.",
+            next_step="Refresh the host's facts; if it stays so, the installation is damaged: install it again.",
             numbers={"found": allowed[0].version},
         )
     # Released versions before development builds, then the newest; the path settles a tie so that the choice
     # is always the same.
-    return max(
-        known, key=lambda item: (item.version.is_final, item.version, item.installation.executable or "")
-    )
+    return max(known, key=lambda item: (item.version.is_final, item.version, item.installation.executable or ""))
 
 
 def choose_model(
@@ -94,8 +90,7 @@ def choose_model(
             Refusal(
                 code=RefusalCode.MODEL_MISSING,
                 message=f"There is no model at {wanted} on {host.name}.",
-                next_step="Copy the model there and refresh the host's facts, or choose one that is"
-                f" there.{hint}",
+                next_step=f"Copy the model there and refresh the host's facts, or choose one that is there.{hint}",
                 numbers={"near": near},
             )
         ]
@@ -136,6 +131,15 @@ def read_figures(*, spec: DeploymentSpec, model: ModelDirectory | None) -> tuple
 
 
 def _judge_model(*, spec: DeploymentSpec, model: ModelDirectory) -> list[Refusal]:
+    if model.unreadable is not None:
+        return [
+            Refusal(
+                code=RefusalCode.MODEL_UNREADABLE,
+                message=f"The model at {model.path} cannot be read by the SSH user: {model.unreadable[:200]}.",
+                next_step="Let that user read every file there (chmod -R a+rX), or copy the model again; then"
+                " refresh the host's facts.",
+            )
+        ]
     if model.config is None:
         return [
             Refusal(
@@ -166,8 +170,7 @@ def _judge_heads(*, spec: DeploymentSpec, model: ModelDirectory) -> list[Refusal
     return [
         Refusal(
             code=RefusalCode.TP_DOES_NOT_DIVIDE_HEADS,
-            message=f"The model's {heads} attention heads cannot be split over tensor parallel"
-            f" {spec.tensor_parallel}.",
+            message=f"The model's {heads} attention heads cannot be split over tensor parallel {spec.tensor_parallel}.",
             next_step=f"Set tensor_parallel to one of {', '.join(fitting)}.",
             numbers={"heads": heads, "tensor_parallel": spec.tensor_parallel},
         )
@@ -182,8 +185,7 @@ def _judge_context(*, spec: DeploymentSpec, model: ModelDirectory) -> list[Refus
     return [
         Refusal(
             code=RefusalCode.CONTEXT_TOO_LONG,
-            message=f"The context of {spec.max_model_len:,} tokens is longer than the model's own limit of"
-            f" {limit:,}.",
+            message=f"The context of {spec.max_model_len:,} tokens is longer than the model's own limit of {limit:,}.",
             next_step=f"Set max_model_len to {limit:,} or less, or leave it empty.",
             numbers={"wanted": spec.max_model_len, "limit": limit},
         )

@@ -20,6 +20,7 @@ from .launches import (
     read_launches,
     write_record,
 )
+from .model_files import find_unreadable
 from .refusal import Refusal, bad_request
 from .slots import Slot, fenced_slot
 from .state_root import StateRoot, make_private, make_temporary
@@ -169,12 +170,7 @@ def _find_executable(wanted: Wanted) -> str:
     name = wanted.argv[0]
     path = wanted.env.get("PATH") or os.environ.get("PATH") or os.defpath
     found = shutil.which(name, path=path) if "/" not in name else name
-    if (
-        found is None
-        or not os.path.isfile(found)
-        or not os.access(found, os.X_OK)
-        or not os.path.isabs(found)
-    ):
+    if found is None or not os.path.isfile(found) or not os.access(found, os.X_OK) or not os.path.isabs(found):
         raise Refusal(
             "EXECUTABLE_MISSING",
             f"There is no program {name} that this user may run.",
@@ -194,12 +190,11 @@ def _refuse_where_host_unfit(call: Call, root: StateRoot, wanted: Wanted) -> Non
             {"path": model},
         )
     _refuse_outside(wanted.model_path, wanted.model_roots, what="model")
+    _refuse_unreadable(call, wanted.model_path)
     # The directory is resolved, not the file: in a virtual environment `python3` itself is a link to the outside.
     _refuse_outside(os.path.dirname(wanted.argv[0]), wanted.vllm_roots, what="vLLM")
     if wanted.cwd is not None and not os.path.isdir(wanted.cwd):
-        raise Refusal(
-            "CWD_MISSING", f"There is no directory {wanted.cwd}.", "Leave cwd out.", {"path": wanted.cwd}
-        )
+        raise Refusal("CWD_MISSING", f"There is no directory {wanted.cwd}.", "Leave cwd out.", {"path": wanted.cwd})
     _refuse_where_disk_full(call, root, wanted)
     policy = call.system.session_policy()
     if policy.get("kill_user_processes") is True:
@@ -207,14 +202,24 @@ def _refuse_where_host_unfit(call: Call, root: StateRoot, wanted: Wanted) -> Non
         raise Refusal(
             "LOGOUT_KILLS",
             f"systemd-logind ends all processes of {call.system.user} at the end of an SSH session.",
-            "Have root set KillUserProcesses=no, or KillExcludeUsers="
-            f"{call.system.user}, in /etc/systemd/logind.conf.",
+            f"Have root set KillUserProcesses=no, or KillExcludeUsers={call.system.user}, in /etc/systemd/logind.conf.",
             dict(policy),
         )
     if wanted.port is not None:
         reason = call.system.bind_error(wanted.address, wanted.port)
         if reason is not None:
             raise _port_taken(wanted, reason, [])
+
+
+def _refuse_unreadable(call: Call, model: Optional[str]) -> None:
+    reason = None if model is None else find_unreadable(model)
+    if reason is not None:
+        raise Refusal(
+            "MODEL_UNREADABLE",
+            f"The model at {model} cannot be used by {call.system.user}: {reason}.",
+            f"Let {call.system.user} read every file there (chmod -R a+rX), or copy the model again.",
+            {"path": model, "reason": reason},
+        )
 
 
 def _refuse_outside(path: Optional[str], roots: List[str], *, what: str) -> None:

@@ -10,12 +10,15 @@ import os
 import stat
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
+from .model_files import find_unreadable
+
 DEPTH = 5  # ROOT/models--ORG--NAME/snapshots/REVISION/config.json of a Hugging Face cache is depth 3
 DIRECTORIES = 5000
 MODELS = 200
 CONFIG_LIMIT = 64 << 10
 # An answer is one line of at most 256 KiB.
 CONFIGS_TOTAL = 128 << 10
+_NO_MODELS = ("lost+found",)
 _NO_WEIGHTS = ("training_args.bin", "optimizer.bin", "scheduler.bin")
 
 
@@ -27,6 +30,9 @@ def find_models(roots: Sequence[str]) -> List[Dict[str, Any]]:
     found: List[Dict[str, Any]] = []
     left = CONFIGS_TOTAL
     for directory, names in _walk(roots):
+        if names is None:
+            found.append(_closed(directory))
+            continue
         config, error, size = read_config(os.path.join(directory, "config.json"))
         if size > left:
             config, error = None, "left out: the answer is full; name a narrower model root"
@@ -41,6 +47,7 @@ def find_models(roots: Sequence[str]) -> List[Dict[str, Any]]:
                 "weight_bytes": total,
                 "weight_files": files,
                 "dtype_bytes": None,
+                "unreadable": find_unreadable(directory, names),
             }
         )
         if len(found) >= MODELS:
@@ -48,8 +55,15 @@ def find_models(roots: Sequence[str]) -> List[Dict[str, Any]]:
     return found
 
 
-def _walk(roots: Sequence[str]) -> Iterator[Tuple[str, List[str]]]:
-    """Directories with a config.json, not looked into any deeper."""
+def _closed(directory: str) -> Dict[str, Any]:
+    """The entry of a directory that this user may not look into: perhaps a model, and then one that cannot be used."""
+    reason = "the directory cannot be read: Permission denied"
+    nothing = {"config": None, "weight_bytes": None, "weight_files": None, "dtype_bytes": None}
+    return {"path": directory, "config_error": reason, "unreadable": reason, **nothing}
+
+
+def _walk(roots: Sequence[str]) -> Iterator[Tuple[str, Optional[List[str]]]]:
+    """Directories with a config.json, not looked into any deeper; without names, those that are closed to this user."""
     waiting = [(root, 0) for root in roots if os.path.isabs(root)]
     seen: Set[Tuple[int, int]] = set()
     while waiting and len(seen) < DIRECTORIES:
@@ -57,6 +71,10 @@ def _walk(roots: Sequence[str]) -> Iterator[Tuple[str, List[str]]]:
         try:
             identity = os.stat(directory)
             names = sorted(os.listdir(directory))
+        except PermissionError:
+            if os.path.basename(directory) not in _NO_MODELS:
+                yield directory, None
+            continue
         except OSError:
             continue
         if (identity.st_dev, identity.st_ino) in seen:

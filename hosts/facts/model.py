@@ -62,7 +62,10 @@ class VllmInstallation:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelDirectory:
-    """A directory with a config.json or weights. Exactly one of `config` and `config_error` is set."""
+    """A directory with a config.json or weights. Exactly one of `config` and `config_error` is set.
+
+    `unreadable` says why a file of it cannot be opened by the SSH user; None where all can, or nobody looked.
+    """
 
     path: str
     config: Mapping[str, Any] | None
@@ -70,6 +73,7 @@ class ModelDirectory:
     weight_bytes: int | None
     weight_files: int | None
     dtype_bytes: int | None = None
+    unreadable: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -221,6 +221,7 @@ def _read_models(body: Mapping[str, Any]) -> tuple[ModelDirectory, ...]:
                 weight_bytes=read_count(record, "weight_bytes"),
                 weight_files=read_count(record, "weight_files"),
                 dtype_bytes=read_count(record, "dtype_bytes"),
+                unreadable=read_text(record, "unreadable"),
             )
         )
     return tuple(found)
