@@ -2,12 +2,11 @@
 
 from datetime import datetime
 
-from django.db.models import QuerySet, Sum
+from django.db.models import Exists, OuterRef, QuerySet, Sum
 
 from deployments.models import Deployment, Launch, PortReservation, Reservation
 from deployments.planning.build import slot_key
 from deployments.planning.plan import RunningInstance, Taken
-from deployments.planning.states import LAUNCH_TERMINAL
 from hosts.models import Host
 
 
@@ -16,12 +15,16 @@ def lock_host(host: Host) -> None:
     Host.objects.select_for_update().get(pk=host.pk)
 
 
+def holding(launches: QuerySet[Launch]) -> QuerySet[Launch]:
+    """Those that hold something on their host: alive as far as is known, or failed with processes left behind."""
+    held = PortReservation.objects.filter(launch=OuterRef("pk"), until__isnull=True)
+    return launches.filter(Exists(held))
+
+
 def live_launches(deployment: Deployment) -> QuerySet[Launch]:
     """Launches that hold something on their host, those planned but not started included."""
-    return (
-        Launch.objects.filter(deployment=deployment)
-        .exclude(state__in=[state.value for state in LAUNCH_TERMINAL])
-        .select_related("host", "instance", "revision", "revision__deployment")
+    return holding(Launch.objects.filter(deployment=deployment)).select_related(
+        "host", "instance", "revision", "revision__deployment"
     )
 
 

@@ -16,6 +16,7 @@ from django.utils import timezone
 from deployments.log_store import Misfit, append_log
 from deployments.models import LogStream
 from deployments.planning.states import LAUNCH_TERMINAL
+from deployments.services.adopting import adopt_running
 from deployments.services.observing import apply_observation, still_as_seen
 from deployments.services.runs import OWNER
 from hosts import queue
@@ -87,6 +88,7 @@ class HostWatching:
         self.controller = controller_id()
         self.leased_at = timezone.now()
         self.asked_for_facts_at = None
+        self.views: list[Mapping[str, Any]] | None = None
 
     def run(self) -> None:
         """Raises SshError or AgentRefused when the host cannot be heard any more."""
@@ -136,22 +138,33 @@ class HostWatching:
         if "sample" in event:
             keep_sample(self.host, event["sample"], now=now)
             still_as_seen(host=self.host, sample=event["sample"], now=now)
+            self.judge(session, fresh=False)
         if "launches" in event:
+            self.views = event["launches"]
             for view in event["launches"]:
                 if view["controller"] == self.controller and view["state"] in ("exited", "orphaned"):
                     self.read_rest_of_log(view["launch_id"], session)
-            apply_observation(
-                host=self.host,
-                boot_id=session.boot_id,
-                views=event["launches"],
-                controller=self.controller,
-                now=now,
-            )
+            self.judge(session, fresh=True)
         if "log" in event:
             try:
                 self.keep_log(event["log"]["launch_id"], event["log"])
             except Misfit:
                 self.read_rest_of_log(event["log"]["launch_id"], session)
+
+    def judge(self, session: AgentSession, *, fresh: bool) -> None:
+        """Compare what was seen last with what is believed; before the first look there is nothing to compare."""
+        if self.views is None:
+            return
+        now = timezone.now()
+        apply_observation(
+            host=self.host,
+            boot_id=session.boot_id,
+            views=self.views,
+            controller=self.controller,
+            now=now,
+            fresh=fresh,
+        )
+        adopt_running(host=self.host, views=self.views, session=session, now=now)
 
     def read_rest_of_log(self, launch_id: str, session: AgentSession) -> None:
         """An end is judged by its log, so all of it has to be here first."""

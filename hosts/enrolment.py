@@ -15,6 +15,7 @@ from accounts.actors import system_actor
 from audit.record import record
 from hosts import problems
 from hosts.agent_session import AgentRefused
+from hosts.agent_stream import read_refusal
 from hosts.connections import connections, limits
 from hosts.facts.model import FactsProblem
 from hosts.facts.model import HostFacts as Facts
@@ -84,6 +85,9 @@ def sign_in(host: Host) -> dict | None:
         return problems.problem_of(facts)
     if facts.machine_id == UNKNOWN_MACHINE:
         return problems.machine_id_missing()
+    unfit = unfit_state_root(body)
+    if unfit is not None:
+        return unfit
     first = Host.objects.filter(machine_id=facts.machine_id).exclude(pk=host.pk).first()
     if first is not None:
         connections.forget(host.pk)
@@ -110,7 +114,14 @@ def refresh(host: Host) -> dict | None:
         return problems.identity_changed(wanted=host.machine_id, found=facts.machine_id)
     with transaction.atomic():
         store_facts(host, facts, body)
-    return None
+    return unfit_state_root(body)
+
+
+def unfit_state_root(body: dict) -> dict | None:
+    """Why nothing could ever be launched there, as the agent says: told now and not at the first start."""
+    root = body.get("state_root")
+    refusal = root.get("refusal") if isinstance(root, dict) else None
+    return problems.problem_of(read_refusal(refusal)) if isinstance(refusal, dict) else None
 
 
 def read_facts(host: Host) -> tuple[Facts | FactsProblem, dict]:

@@ -35,9 +35,7 @@ def keep(count: int, mounts: list[str]) -> None:
             }
             for host in started
         ]
-        KEPT.write_text(
-            json.dumps({"keeper": os.getpid(), "started": start_time(os.getpid()), "hosts": rows})
-        )
+        KEPT.write_text(json.dumps({"keeper": os.getpid(), "started": start_time(os.getpid()), "hosts": rows}))
         signal.sigwait({signal.SIGTERM, signal.SIGINT})
         KEPT.unlink(missing_ok=True)
 

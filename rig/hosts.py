@@ -243,9 +243,7 @@ def read_process(pid: int, namespace: str) -> ProcessRow | None:
         if os.readlink(f"/proc/{pid}/ns/pid") != namespace:
             return None
         status = Path(f"/proc/{pid}/status").read_text()
-        title = (
-            Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-        )
+        title = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except OSError:
         return None
     fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)

@@ -47,9 +47,7 @@ def server():
     data = root / "data"
     try:
         call(str(binaries / "initdb"), "-D", str(data), "-U", "fleetadmin", "--auth=trust", "-E", "UTF8")
-        options = (
-            f"-c listen_addresses= -c unix_socket_directories={root} -c fsync=off -c max_connections=100"
-        )
+        options = f"-c listen_addresses= -c unix_socket_directories={root} -c fsync=off -c max_connections=100"
         call(str(binaries / "pg_ctl"), "-D", str(data), "-w", "-l", str(root / "log"), "-o", options, "start")
         try:
             yield f"postgresql://fleetadmin@/postgres?host={root}"

@@ -8,7 +8,18 @@ from accounts.actors import Actor
 from accounts.models import Environment
 from audit.canonical import canonical, digest
 from deployments.log_store import append_log
-from deployments.models import Deployment, Instance, Launch, LogStream, Plan, Rank, Revision, Run, RunStep
+from deployments.models import (
+    Deployment,
+    Instance,
+    Launch,
+    LogStream,
+    Plan,
+    PortReservation,
+    Rank,
+    Revision,
+    Run,
+    RunStep,
+)
 from deployments.planning.spec import DeploymentSpec
 from deployments.planning.spec_parse import parse_spec
 from deployments.services.revisions import create_deployment
@@ -298,6 +309,11 @@ def make_launch(
         **{**started, **values},
     )
     LogStream.objects.create(launch=launch)
+    if launch.state not in ("failed", "stopped"):
+        # A second live launch on the port is for the port's own tests; here the next free one will do.
+        taken = set(PortReservation.objects.filter(host=host, until__isnull=True).values_list("port", flat=True))
+        port = next(number for number in range(port, port + 1000) if number not in taken)
+        PortReservation.objects.create(host=host, port=port, launch=launch, since=now)
     devices = list(host.devices.all())
     Rank.objects.create(launch=launch, host=host, device=devices[slot % len(devices)], address="127.0.0.1")
     return launch

@@ -44,8 +44,7 @@ _OURS = {
     "--host": "set the address field",
     "--port": "set the port field",
     "--uds": "instances listen on a port here",
-    "--api-key": "name a credential for VLLM_API_KEY below secrets; every user of the host can read"
-    " arguments",
+    "--api-key": "name a credential for VLLM_API_KEY below secrets; every user of the host can read arguments",
     "--tensor-parallel-size": "set the tensor_parallel field",
     "--pipeline-parallel-size": "set the pipeline_parallel field",
     "--device-ids": "set the devices field",
@@ -165,22 +164,16 @@ _COMPILATION_LOADS = re.compile(r"backend|pass|module|cache_dir|splitting|dump|p
 def classify_argument(*, flag: str, value: ArgumentValue) -> Classified:
     """Say what an extra argument is. `flag` is a long name as `normalise_flag` gives it."""
     base = base_flag(flag)
-    ours = _OURS.get(base) or (
-        "raise the instances field instead" if base.startswith(_OURS_PREFIXES) else None
-    )
+    ours = _OURS.get(base) or ("raise the instances field instead" if base.startswith(_OURS_PREFIXES) else None)
     if ours is None and base not in known_flags():
         # argparse takes "--por" for "--port": a beginning of one of ours is one of ours.
-        ours = next(
-            (reason for name, reason in _OURS.items() if len(base) > 2 and name.startswith(base)), None
-        )
+        ours = next((reason for name, reason in _OURS.items() if len(base) > 2 and name.startswith(base)), None)
     if ours is not None:
         return Classified(kind=ArgumentClass.OURS, reason=ours)
     if base in _LOADS:
         return Classified(kind=ArgumentClass.CODE_LOADING, reason=_LOADS[base])
     if base not in _PLAIN:
-        return Classified(
-            kind=ArgumentClass.CODE_LOADING, reason="is not among the arguments known to be harmless"
-        )
+        return Classified(kind=ArgumentClass.CODE_LOADING, reason="is not among the arguments known to be harmless")
     if not _has_plain_value(flag=flag, base=base, value=value):
         return Classified(
             kind=ArgumentClass.CODE_LOADING, reason="can name code or a place to load from, with this value"
@@ -197,10 +190,7 @@ def _has_plain_value(*, flag: str, base: str, value: ArgumentValue) -> bool:
             return text in allowed if allowed is not None else text.isdigit()
         return '"model"' not in text and '"method"' in text and "/" not in text
     if base in ("--compilation-config", "--structured-outputs-config"):
-        return (
-            _COMPILATION_PLAIN.fullmatch(text) is not None
-            and _COMPILATION_LOADS.search(f"{flag} {text}") is None
-        )
+        return _COMPILATION_PLAIN.fullmatch(text) is not None and _COMPILATION_LOADS.search(f"{flag} {text}") is None
     allowed = _PLAIN_VALUES.get(base)
     return allowed is None or text in allowed
 

@@ -156,8 +156,7 @@ def _judge_loading(
         Refusal(
             code=code,
             message=f"{what} {reason}, which needs a permission of its own.",
-            next_step="Remove it, or ask somebody with the permission for code-loading arguments in this"
-            " environment.",
+            next_step="Remove it, or ask somebody with the permission for code-loading arguments in this environment.",
             numbers={"name": what},
         )
     )
@@ -193,9 +192,7 @@ def _absent(*, flag: str, version: VllmVersion) -> Refusal:
     where = f"{span[0]} to {span[-1]}" if len(span) > 1 else span[0] if span else "no release"
     replacement = REPLACEMENTS.get(base_flag(flag))
     # With no replacement known, the version that has it is the way out.
-    step = (
-        f"Instead: {replacement}." if replacement else f"Remove it, or choose a vLLM that has it ({where})."
-    )
+    step = f"Instead: {replacement}." if replacement else f"Remove it, or choose a vLLM that has it ({where})."
     return Refusal(
         code=RefusalCode.FLAG_UNKNOWN_IN_VERSION,
         message=f"vLLM {version} has no {flag}; releases {where} have it.",
@@ -239,8 +236,7 @@ def _advice(spec: DeploymentSpec) -> list[Note]:
         notes.append(
             Note(
                 code="OPEN_TO_NETWORK",
-                message=f"It listens on {spec.address} without an API key: name a credential for"
-                " VLLM_API_KEY.",
+                message=f"It listens on {spec.address} without an API key: name a credential for VLLM_API_KEY.",
                 level="warning",
             )
         )

@@ -97,17 +97,13 @@ def build_start_plan(
     vllm = decided.vllm
     intent = {
         **_head(kind="start", revision=revision, host=host),
-        "launches": [
-            _launch_intent(launch=launch, spec=spec, revision=revision, vllm=vllm) for launch in launches
-        ],
+        "launches": [_launch_intent(launch=launch, spec=spec, revision=revision, vllm=vllm) for launch in launches],
         "stops": [],
         "order": _one_start_per_device(launches),
     }
     return seal_plan(
         intent=intent,
-        preconditions=_start_preconditions(
-            host=host, spec=spec, vllm=vllm, launches=launches, revision=revision
-        ),
+        preconditions=_start_preconditions(host=host, spec=spec, vllm=vllm, launches=launches, revision=revision),
         notes=(
             *decided.notes,
             *note_host(facts=facts, vllm=vllm),
@@ -133,9 +129,7 @@ def _decide(
     vllm = choose_vllm(spec=spec, host=host, facts=facts)
     version = None if isinstance(vllm, Refusal) else vllm.version
     model, model_reasons = choose_model(spec=spec, host=host, facts=facts)
-    argument_reasons, notes = check_arguments(
-        spec=spec, version=version, allow_code_loading=allow_code_loading
-    )
+    argument_reasons, notes = check_arguments(spec=spec, version=version, allow_code_loading=allow_code_loading)
     figures, figure_notes = read_figures(spec=spec, model=model)
     devices, device_reasons = select_devices(spec=spec, facts=facts)
     placement: Placement | list[Refusal] = []
@@ -198,9 +192,7 @@ def build_stop_plan(
         "order": [[target.launch_id for target in ordered]],
     }
     known = [
-        Precondition(
-            code="launch_known", subject=target.slot_key, wanted=target.launch_id, launch_id=target.launch_id
-        )
+        Precondition(code="launch_known", subject=target.slot_key, wanted=target.launch_id, launch_id=target.launch_id)
         for target in ordered
     ]
     return seal_plan(intent=intent, preconditions=(*_identity(host), *known), notes=())
@@ -270,9 +262,7 @@ def _host_intent(host: HostRef) -> dict[str, Any]:
     }
 
 
-def _launch_intent(
-    *, launch: _Launch, spec: DeploymentSpec, revision: RevisionRef, vllm: ChosenVllm
-) -> dict[str, Any]:
+def _launch_intent(*, launch: _Launch, spec: DeploymentSpec, revision: RevisionRef, vllm: ChosenVllm) -> dict[str, Any]:
     installation, version = vllm.installation, vllm.version
     return {
         "launch_id": launch.launch_id,
@@ -334,18 +324,12 @@ def _start_preconditions(
     ]
     for launch in launches:
         key = slot_key(deployment_id=revision.deployment_id, slot=launch.slot)
+        found.append(Precondition(code="slot_free", subject=key, wanted=launch.launch_id, launch_id=launch.launch_id))
         found.append(
-            Precondition(code="slot_free", subject=key, wanted=launch.launch_id, launch_id=launch.launch_id)
-        )
-        found.append(
-            Precondition(
-                code="port_free", subject=spec.address, wanted=launch.shape.port, launch_id=launch.launch_id
-            )
+            Precondition(code="port_free", subject=spec.address, wanted=launch.shape.port, launch_id=launch.launch_id)
         )
         found += [
-            Precondition(
-                code="free_bytes", subject=uuid, wanted=launch.need.reserved, launch_id=launch.launch_id
-            )
+            Precondition(code="free_bytes", subject=uuid, wanted=launch.need.reserved, launch_id=launch.launch_id)
             for uuid in launch.shape.devices
         ]
     return tuple(found)

@@ -114,8 +114,7 @@ def _unknown_exception(lines: Sequence[tuple[int, LogLine]]) -> Cause | None:
             return Cause(
                 code="UNKNOWN_ERROR",
                 sentence=f"vLLM stopped with an error that has no explanation here yet: {message[:200]}",
-                next_step="Read the log around this line; the traceback above it names the part of vLLM that"
-                " failed.",
+                next_step="Read the log around this line; the traceback above it names the part of vLLM that failed.",
                 evidence_line=message[:EVIDENCE_LIMIT],
                 line_number=number,
             )
@@ -158,10 +157,7 @@ def _exit_words(*, exit_code: int | None, exit_signal: int | None, has_lines: bo
         return (
             "ENDED_WITHOUT_ERROR",
             f"The process ended by itself with exit code 0 and {said}.",
-            (
-                "vLLM also ends with 0 when its engine is killed: look for somebody else's kill, then start"
-                " it again."
-            ),
+            ("vLLM also ends with 0 when its engine is killed: look for somebody else's kill, then start it again."),
         )
     return (
         "EXIT_CODE",

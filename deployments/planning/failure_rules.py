@@ -58,8 +58,7 @@ _MODEL = (
         "MODEL_PATH_INVALID",  # recorded; a path that does not exist is taken for a name on a hub
         r"HFValidationError: Repo id must be .*?: '(?P<path>[^']*)'",
         "There is no model directory at {path} on the host.",
-        "Refresh the host's facts and choose a model from the list, or put the model where the deployment"
-        " says.",
+        "Refresh the host's facts and choose a model from the list, or put the model where the deployment says.",
     ),
     _rule(
         "MODEL_NOT_ON_HOST",  # recorded
@@ -79,8 +78,7 @@ _MODEL = (
         r"requires you to execute the configuration file|contains custom code which must be executed"
         r"|trust_remote_code=True",
         "The model brings code of its own, which vLLM runs only with --trust-remote-code.",
-        "Read the model's code, then add --trust-remote-code; that needs the permission for code-loading"
-        " arguments.",
+        "Read the model's code, then add --trust-remote-code; that needs the permission for code-loading arguments.",
     ),
     _rule(
         "ARCHITECTURE_UNSUPPORTED",  # recorded
@@ -131,8 +129,7 @@ _MODEL = (
         r"There is no module or parameter named|size mismatch for |Following weights were not initialized"
         r"|is not divisible by \d+",
         "The weight files do not match the model's config.json or the chosen parallel sizes.",
-        "Check that config.json and weights come from the same model; with tensor parallel, try a smaller"
-        " size.",
+        "Check that config.json and weights come from the same model; with tensor parallel, try a smaller size.",
     ),
 )
 
@@ -159,8 +156,7 @@ _MEMORY = (
         r"|the estimated maximum model length is (?P<longest>\d+)"
         r"|max seq len \(\d+\) is larger than the maximum number of tokens that can be stored in KV cache",
         "What was left for the KV cache does not hold one request of the asked context length.",
-        "Lower max_model_len, raise the instance's share of the GPU, or start fewer instances at the same"
-        " time.",
+        "Lower max_model_len, raise the instance's share of the GPU, or start fewer instances at the same time.",
     ),
     _rule(
         "NO_KV_CACHE_MEMORY",
@@ -211,8 +207,7 @@ _MACHINE = (
     _rule(
         "RENDEZVOUS_PORT_TAKEN",  # DistNetworkError, before vLLM 0.28
         r"EADDRINUSE|The server socket has failed to listen on any local network address",
-        "The internal port that this vLLM chose for its workers was taken by another start at the same"
-        " moment.",
+        "The internal port that this vLLM chose for its workers was taken by another start at the same moment.",
         "Start it again; one start at a time avoids it.",
     ),
     _rule(

@@ -154,9 +154,7 @@ def known_flags() -> frozenset[str]:
 
 @lru_cache(maxsize=1)
 def _table() -> _Table:
-    document = json.loads(
-        files("deployments.planning").joinpath("data", "vllm_flags.json").read_text("utf-8")
-    )
+    document = json.loads(files("deployments.planning").joinpath("data", "vllm_flags.json").read_text("utf-8"))
     samples = tuple((name, _sample(name)) for name in document["samples"])
     flags = {flag: tuple(mark == "1" for mark in marks) for flag, marks in document["flags"].items()}
     return _Table(samples=samples, flags=flags)

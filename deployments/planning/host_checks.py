@@ -31,8 +31,7 @@ def judge_host(*, spec: DeploymentSpec, host: HostRef, facts: HostFacts, facts_a
             Refusal(
                 code=RefusalCode.HOST_CHANGED,
                 message=f"The machine that answers as {host.name} is not the one that was enrolled.",
-                next_step="Find out whether the host was reinstalled or replaced; if that is meant, enrol it"
-                " again.",
+                next_step="Find out whether the host was reinstalled or replaced; if that is meant, enrol it again.",
                 numbers={"wanted": host.machine_id, "found": facts.machine_id},
             )
         )
@@ -66,8 +65,7 @@ def note_host(*, facts: HostFacts, vllm: ChosenVllm) -> list[Note]:
         notes.append(
             Note(
                 code="NOT_A_CPU_BUILD",
-                message=f"The host has no GPU, and vLLM {vllm.version} does not say that it is a build for"
-                " the CPU.",
+                message=f"The host has no GPU, and vLLM {vllm.version} does not say that it is a build for the CPU.",
                 level="warning",
             )
         )

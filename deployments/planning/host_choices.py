@@ -145,7 +145,7 @@ def _judge_model(*, spec: DeploymentSpec, model: ModelDirectory) -> list[Refusal
             Refusal(
                 code=RefusalCode.MODEL_CONFIG_UNREADABLE,
                 message=f"The config.json of {model.path} cannot be read:"
-                f" {(model.config_error or 'no reason given')[:200]}",
+                f" {(model.config_error or 'no reason given')[:200].rstrip('.')}.",
                 next_step="Copy the model's config.json again and refresh the host's facts.",
             )
         ]

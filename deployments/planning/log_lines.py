@@ -19,9 +19,7 @@ Level = Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 MAX_LINE = 64 * 1024
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-_PREFIX = re.compile(
-    r"\((?P<process>[A-Za-z][\w ]{0,40}?)(?: rank=\d{1,6})?(?:=\d{1,6})? pid=(?P<pid>\d{1,10})\) ?"
-)
+_PREFIX = re.compile(r"\((?P<process>[A-Za-z][\w ]{0,40}?)(?: rank=\d{1,6})?(?:=\d{1,6})? pid=(?P<pid>\d{1,10})\) ?")
 _HEADER = re.compile(
     r"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<time>\d\d-\d\d \d\d:\d\d:\d\d) "
     r"\[?(?P<source>[\w./\-]{1,120}:\d{1,6})\] ?(?P<message>.*)",

@@ -105,9 +105,10 @@ def context_limit(config: Mapping[str, Any]) -> int | None:
     """
     text = text_config(config)
     scaling = text.get("rope_scaling") or text.get("rope_parameters")
-    stretched = isinstance(scaling, Mapping) and scaling.get(
-        "rope_type", scaling.get("type", "default")
-    ) not in ("default", None)
+    stretched = isinstance(scaling, Mapping) and scaling.get("rope_type", scaling.get("type", "default")) not in (
+        "default",
+        None,
+    )
     return None if stretched else _first(text, _CONTEXT)
 
 
@@ -123,14 +124,10 @@ def kv_shape(
     text = text_config(config)
     layers, heads = _first(text, _LAYERS), _first(text, _HEADS)
     if layers is None or heads is None:
-        return Unknown(
-            reason="config.json does not name its layers and attention heads in a way that is known here"
-        )
+        return Unknown(reason="config.json does not name its layers and attention heads in a way that is known here")
     kinds = _layer_kinds(text)
     if kinds - _PLAIN_LAYERS - _WINDOW_LAYERS:
-        return Unknown(
-            reason="the model has layers of another kind than attention, whose state is not counted here"
-        )
+        return Unknown(reason="the model has layers of another kind than attention, whose state is not counted here")
     width = _kv_dtype_bytes(text=text, dtype=dtype, kv_cache_dtype=kv_cache_dtype)
     if width is None:
         return Unknown(reason=f"the KV cache format {kv_cache_dtype} is not known here")

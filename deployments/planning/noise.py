@@ -127,9 +127,7 @@ _ENTRIES = (
         r"|^Skipping CuTeDSL warmup",
         "vLLM says which kernels it uses.",
     ),
-    _entry(
-        "THREAD_COUNT", r"^Reducing Torch threads from \d+ to \d+", "vLLM sets its own number of threads."
-    ),
+    _entry("THREAD_COUNT", r"^Reducing Torch threads from \d+ to \d+", "vLLM sets its own number of threads."),
     _entry("SCALE_OUT", r"^Scale-out endpoints are disabled", "An option that is off unless asked for."),
     _entry(
         "CLIENT_WRONG_MODEL",

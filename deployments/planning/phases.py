@@ -120,17 +120,13 @@ class Progress:
 _MARKERS: tuple[tuple[Phase, re.Pattern[str]], ...] = (
     (
         Phase.ENDING,
-        re.compile(
-            r"\[shutdown\] API server: shutdown triggered|Shutting down FastAPI HTTP server|^Shutting down$"
-        ),
+        re.compile(r"\[shutdown\] API server: shutdown triggered|Shutting down FastAPI HTTP server|^Shutting down$"),
     ),
     (Phase.LISTENING, re.compile(r"^Application startup complete\.")),
     (Phase.HTTP, re.compile(r"Starting vLLM (?:API )?server\b")),
     (
         Phase.ENGINE_READY,
-        re.compile(
-            r"init engine \(profile, create kv cache, warmup model\) took (?P<init_engine_s>[\d.]+) ?s"
-        ),
+        re.compile(r"init engine \(profile, create kv cache, warmup model\) took (?P<init_engine_s>[\d.]+) ?s"),
     ),
     (Phase.GRAPHS, re.compile(r"Capturing CUDA graphs? ?(?:shapes)?.*?(?P<graph_percent>\d{1,3})%")),
     (Phase.GRAPHS, re.compile(r"Graph capturing finished in \d+ secs?, took (?P<graphs_gib>-?[\d.]+) GiB")),
@@ -170,9 +166,7 @@ _MARKERS: tuple[tuple[Phase, re.Pattern[str]], ...] = (
     (Phase.CONFIG, re.compile(r"^Using max model len (?P<max_model_len>\d+)")),
     (
         Phase.PROCESS,
-        re.compile(
-            r"^vLLM (?:API )?server version (?P<vllm_version>[^,\s]+)|^non-default args: |^args: Namespace\("
-        ),
+        re.compile(r"^vLLM (?:API )?server version (?P<vllm_version>[^,\s]+)|^non-default args: |^args: Namespace\("),
     ),
     (Phase.PROCESS, re.compile(r"█.*\bversion (?P<vllm_version>\d\S*)\s*$")),
 )

@@ -174,9 +174,7 @@ def _need(
         config=model.config, max_num_seqs=spec.max_num_seqs, tensor_parallel=spec.tensor_parallel
     )
     if spec.kv_cache_memory_bytes is not None:
-        return _pinned_need(
-            spec=spec, room=room, weights=weights, overhead=overhead, model=model, can_pin=can_pin
-        )
+        return _pinned_need(spec=spec, room=room, weights=weights, overhead=overhead, model=model, can_pin=can_pin)
     share = spec.gpu_memory_utilization or memory.default_share(instances_on_device=count)
     reserved = memory.share_bytes(total=room.total, share=share)
     kv_cache = reserved - weights - overhead
@@ -212,16 +210,13 @@ def _pinned_need(
     reserved = weights + kv_cache + overhead
     # vLLM still refuses to start unless the share of the device is free (0.10.2 to 0.33), so the share says
     # what is really needed.
-    share = max(
-        Decimal("0.01"), (Decimal(reserved) / room.total).quantize(Decimal("0.001"), rounding="ROUND_DOWN")
-    )
+    share = max(Decimal("0.01"), (Decimal(reserved) / room.total).quantize(Decimal("0.001"), rounding="ROUND_DOWN"))
     problems = _one_request(spec=spec, room=room, kv_cache=kv_cache, model=model)
     if not can_pin:
         problems.append(
             Refusal(
                 code=RefusalCode.FLAG_UNKNOWN_IN_VERSION,
-                message="This vLLM cannot be given the bytes of its KV cache on a GPU; releases from 0.10.2"
-                " on can.",
+                message="This vLLM cannot be given the bytes of its KV cache on a GPU; releases from 0.10.2 on can.",
                 next_step="Set gpu_memory_utilization instead, or choose a newer vLLM.",
                 numbers={"flag": "--kv-cache-memory-bytes", "first": "0.10.2"},
             )
@@ -263,9 +258,7 @@ def _tokens(*, model: ModelFigures, kv_cache: int, kind: str) -> int | None:
     return memory.kv_tokens(kv_bytes=kv_cache, shape=model.shape, block=memory.BLOCK_TOKENS[kind])
 
 
-def _one_request(
-    *, spec: DeploymentSpec, room: DeviceRoom, kv_cache: int, model: ModelFigures
-) -> list[Refusal]:
+def _one_request(*, spec: DeploymentSpec, room: DeviceRoom, kv_cache: int, model: ModelFigures) -> list[Refusal]:
     """VLLM refuses to start where the KV cache does not hold one request of the full context length."""
     length = spec.max_model_len or memory.context_limit(model.config)
     if model.shape is None or not model.shape.exact or length is None or spec.task != "generate":

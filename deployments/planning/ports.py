@@ -18,20 +18,14 @@ if TYPE_CHECKING:
 AUTO_PORTS = range(8000, 10000)
 
 
-def assign_ports(
-    *, spec: DeploymentSpec, slots: Sequence[int], taken: Taken
-) -> Mapping[int, int] | list[Refusal]:
+def assign_ports(*, spec: DeploymentSpec, slots: Sequence[int], taken: Taken) -> Mapping[int, int] | list[Refusal]:
     """Return a port per slot.
 
     From a first port on, slot by slot, or for "auto" the lowest free ones of 8000 to 9999.
     """
     if spec.port != "auto":
         wanted = {slot: spec.port + slot for slot in slots}
-        return (
-            wanted
-            if not (held := sorted(set(wanted.values()) & taken.ports))
-            else [_taken(port) for port in held]
-        )
+        return wanted if not (held := sorted(set(wanted.values()) & taken.ports)) else [_taken(port) for port in held]
     free = [port for port in AUTO_PORTS if port not in taken.ports][: len(slots)]
     if len(free) < len(slots):
         return [

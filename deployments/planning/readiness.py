@@ -93,9 +93,7 @@ def judge_readiness(
     if models is None:
         starting = not progress.listening
         sentence = (
-            "It does not listen yet."
-            if starting
-            else "Its port does not answer although its log says it listens."
+            "It does not listen yet." if starting else "Its port does not answer although its log says it listens."
         )
         return NotReady(code="NOT_LISTENING", sentence=sentence, waiting=starting)
     return (
@@ -182,8 +180,7 @@ def _judge_kv_cache(*, probe: Mapping[str, Any], expected: Expectation, progress
         return Unverified(
             code="KV_UNKNOWN",
             sentence="It generates, but neither its log nor its metrics say how large its KV cache is.",
-            next_step="Read the log from its beginning; without --disable-log-stats the metrics carry the"
-            " figure.",
+            next_step="Read the log from its beginning; without --disable-log-stats the metrics carry the figure.",
             numbers={"wanted": expected.kv_tokens},
         )
     if expected.kv_tokens is None or found * 100 >= expected.kv_tokens * (100 - KV_TOLERANCE_PERCENT):
@@ -217,11 +214,7 @@ def _count(value: object) -> int | None:
         return None
     if isinstance(value, int):
         return value
-    return (
-        int(value)
-        if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19
-        else None
-    )
+    return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19 else None
 
 
 def _judge_process(process_alive: bool | None) -> Verdict | None:

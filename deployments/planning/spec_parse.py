@@ -29,22 +29,14 @@ def parse_spec(source: Mapping[str, Any]) -> DeploymentSpec | Problems:
     """
     if not isinstance(source, Mapping):
         return Problems(
-            items=(
-                Problem(
-                    path="", code="NOT_A_MAPPING", message="The spec must be a list of fields with values."
-                ),
-            )
+            items=(Problem(path="", code="NOT_A_MAPPING", message="The spec must be a list of fields with values."),)
         )
     reader = FieldReader(source)
     values: dict[str, Any] = {
-        "name": reader.pattern(
-            "name", _NAME, "lower-case letters, digits and dashes, at most 63, such as qwen3-chat"
-        ),
+        "name": reader.pattern("name", _NAME, "lower-case letters, digits and dashes, at most 63, such as qwen3-chat"),
         "host": reader.pattern("host", _HOST, "the name of an enrolled host"),
         "model": reader.absolute_path("model"),
-        "served_model_name": reader.pattern(
-            "served_model_name", _SERVED_NAME, "letters, digits and . _ : / @ + -"
-        ),
+        "served_model_name": reader.pattern("served_model_name", _SERVED_NAME, "letters, digits and . _ : / @ + -"),
         "vllm": reader.absolute_path("vllm", default=AUTO, word=AUTO),
         "instances": reader.whole("instances", default=1, low=1, high=256),
         "tensor_parallel": reader.whole("tensor_parallel", default=1, low=1, high=64),
@@ -75,11 +67,7 @@ def _read_devices(reader: FieldReader, key: str) -> str | tuple[int | str, ...]:
         return AUTO
     # A form gives "0, 1" as one text; YAML gives a list.
     items = (
-        re.split(r"[,\s]+", value)
-        if isinstance(value, str)
-        else value
-        if isinstance(value, list | tuple)
-        else [value]
+        re.split(r"[,\s]+", value) if isinstance(value, str) else value if isinstance(value, list | tuple) else [value]
     )
     found: list[int | str] = []
     for position, item in enumerate(items[:MAX_ENTRIES]):
@@ -121,9 +109,7 @@ def _read_arguments(reader: FieldReader, key: str) -> dict[str, ArgumentValue]:
             )
             continue
         if argument is False:
-            reader.problem(
-                path, "SWITCH_OFF", f"To switch {flag} off, write --no-{flag[2:]}: true, or leave it out."
-            )
+            reader.problem(path, "SWITCH_OFF", f"To switch {flag} off, write --no-{flag[2:]}: true, or leave it out.")
             continue
         found[flag] = argument
     return dict(sorted(found.items()))
@@ -135,9 +121,7 @@ def _read_variables(reader: FieldReader, key: str) -> dict[str, str]:
         path = f"{key}.{str(name)[:80]}"
         text = _scalar(value)
         if not isinstance(name, str) or _VARIABLE.fullmatch(name) is None:
-            reader.problem(
-                path, "NOT_A_VARIABLE", f"{str(name)[:80]!r} is not the name of an environment variable."
-            )
+            reader.problem(path, "NOT_A_VARIABLE", f"{str(name)[:80]!r} is not the name of an environment variable.")
         elif text is None:
             reader.problem(
                 path,
@@ -154,9 +138,7 @@ def _read_secrets(reader: FieldReader, key: str) -> dict[str, str]:
     for name, value in reader.mapping(key).items():
         path = f"{key}.{str(name)[:80]}"
         if not isinstance(name, str) or _VARIABLE.fullmatch(name) is None:
-            reader.problem(
-                path, "NOT_A_VARIABLE", f"{str(name)[:80]!r} is not the name of an environment variable."
-            )
+            reader.problem(path, "NOT_A_VARIABLE", f"{str(name)[:80]!r} is not the name of an environment variable.")
         elif not isinstance(value, str) or _CREDENTIAL.fullmatch(value) is None:
             # The value is not repeated: somebody may have put the secret itself here.
             reader.problem(

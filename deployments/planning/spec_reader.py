@@ -55,12 +55,7 @@ class FieldReader:
             return default
         if word is not None and value == word:
             return word
-        if (
-            not isinstance(value, str)
-            or not value.startswith("/")
-            or CONTROL.search(value)
-            or len(value) > 1024
-        ):
+        if not isinstance(value, str) or not value.startswith("/") or CONTROL.search(value) or len(value) > 1024:
             or_word = f' or "{word}"' if word else ""
             self.problem(
                 key,
@@ -79,9 +74,7 @@ class FieldReader:
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             or_word = f' or "{word}"' if word else ""
-            self.problem(
-                key, "OUT_OF_RANGE", f"{key} must be a whole number from {low:,} to {high:,}{or_word}."
-            )
+            self.problem(key, "OUT_OF_RANGE", f"{key} must be a whole number from {low:,} to {high:,}{or_word}.")
             return default
         return value
 
@@ -135,9 +128,7 @@ class FieldReader:
         try:
             return str(ip_address(value if isinstance(value, str) else ""))
         except ValueError:
-            self.problem(
-                key, "NOT_AN_ADDRESS", f"{key} must be an IP address of the host, such as 127.0.0.1."
-            )
+            self.problem(key, "NOT_AN_ADDRESS", f"{key} must be an IP address of the host, such as 127.0.0.1.")
             return default
 
     def text(self, key: str) -> str:

@@ -65,9 +65,7 @@ def spec_from_yaml(text: str) -> DeploymentSpec | Problems:
         return _syntax(problem)
     except (yaml.YAMLError, ValueError, RecursionError, OverflowError) as problem:
         reason = (
-            "It is nested too deeply"
-            if isinstance(problem, RecursionError)
-            else str(problem).split("\n", 1)[0][:160]
+            "It is nested too deeply" if isinstance(problem, RecursionError) else str(problem).split("\n", 1)[0][:160]
         )
         return _one("YAML_UNREADABLE", f"The document cannot be read as YAML: {reason}.")
     if document is None:

@@ -80,9 +80,7 @@ LAUNCH_MOVES: Mapping[LaunchState, frozenset[LaunchState]] = {
 }
 RUN_MOVES: Mapping[RunState, frozenset[RunState]] = {
     _R.QUEUED: frozenset({_R.RUNNING, _R.CANCELLED, _R.PRECONDITION_FAILED, _R.ERRORED}),
-    _R.RUNNING: frozenset(
-        {_R.QUEUED, _R.SUCCEEDED, _R.FAILED, _R.PRECONDITION_FAILED, _R.CANCELLED, _R.ERRORED}
-    ),
+    _R.RUNNING: frozenset({_R.QUEUED, _R.SUCCEEDED, _R.FAILED, _R.PRECONDITION_FAILED, _R.CANCELLED, _R.ERRORED}),
     _R.SUCCEEDED: frozenset(),
     _R.FAILED: frozenset(),
     _R.PRECONDITION_FAILED: frozenset(),

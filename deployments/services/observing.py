@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db import transaction
+from django.db.models import QuerySet
 
 from accounts.actors import system_actor
 from audit.record import record
@@ -12,7 +13,7 @@ from deployments import ledger
 from deployments.log_store import read_lines
 from deployments.models import Launch, LogStream, Run
 from deployments.planning.failure import Cause, explain_failure
-from deployments.planning.states import LAUNCH_ACTIVE, LAUNCH_SERVING, RUN_ACTIVE, LaunchState
+from deployments.planning.states import LAUNCH_ACTIVE, RUN_ACTIVE, LaunchState
 from deployments.services.listening import record_failure
 from deployments.transitions import move_launch
 from hosts.live import announce
@@ -20,32 +21,77 @@ from hosts.models import Host
 
 WATCHER = system_actor("watcher")
 LINES_FOR_CAUSE = 20_000
-WATCHED = [LaunchState.READY, LaunchState.DEGRADED, LaunchState.UNVERIFIED, LaunchState.ORPHANED, LaunchState.FAILED]
+# A launch this young may be missing from an observation that was made before it.
+YOUNG_SECONDS = 15
 View = Mapping[str, Any]
 
 
-def apply_observation(*, host: Host, boot_id: str, views: Sequence[View], controller: str, now: datetime) -> None:
-    """Bring the launches of this host in line with what was seen. Launches of an active run are its worker's business."""
+def apply_observation(
+    *, host: Host, boot_id: str, views: Sequence[View], controller: str, now: datetime, fresh: bool = True
+) -> None:
+    """Bring the launches of this host in line with what was seen; `fresh` says whether it was seen just now.
+
+    Launches of an active run are its worker's business.
+    """
     seen = {view["launch_id"]: view for view in views if view["controller"] == controller}
-    believed = Launch.objects.filter(host=host, state__in=[state.value for state in WATCHED]).exclude(
-        deployment__runs__in=Run.objects.filter(state__in=[state.value for state in RUN_ACTIVE])
-    )
-    for launch in believed.select_related("instance", "environment"):
+    for launch in unattended(host):
         view = seen.get(str(launch.pk))
         if view is None:
             judge_missing(launch, boot_id=boot_id, now=now)
-        else:
-            judge(launch, view, now=now)
+            continue
+        judge(launch, view, now=now)
+        if fresh:
+            note(launch, view, now=now)
+
+
+def unattended(host: Host) -> QuerySet[Launch]:
+    """Launches that hold something on this host and that no run is working on."""
+    active = Run.objects.filter(state__in=[state.value for state in RUN_ACTIVE])
+    return (
+        ledger.holding(Launch.objects.filter(host=host))
+        .exclude(state=LaunchState.PLANNED)
+        .exclude(deployment__runs__in=active)
+        .select_related("instance", "environment", "host", "plan")
+    )
 
 
 def judge(launch: Launch, view: View, *, now: datetime) -> None:
+    """What a launch that the host knows turns out to be. One that runs unattended is looked at by adopting.py."""
     if view["state"] == "orphaned":
         found_orphaned(launch, view, now=now)
-    elif view["state"] == "exited" and launch.state in LAUNCH_SERVING:
-        found_exited(launch, view, now=now)
-    elif view["state"] == "exited":
+    elif view["state"] == "exited" and launch.state in (LaunchState.FAILED, LaunchState.ORPHANED):
         found_empty(launch, now=now)
-    note(launch, view, now=now)
+    elif view["state"] == "exited" and launch.state == LaunchState.STOPPING:
+        found_stopped(launch, view, now=now)
+    elif view["state"] == "exited":
+        found_exited(launch, view, now=now)
+    elif launch.state == LaunchState.STOPPING:
+        record_failure(launch, cause=STOP_NOT_FINISHED, status=view, now=now)
+
+
+STOP_NOT_FINISHED = Cause(
+    code="STOP_NOT_FINISHED",
+    sentence="Its stop was begun and not finished; its processes live.",
+    next_step="Plan the stop once more.",
+    evidence_line=None,
+    line_number=None,
+)
+
+
+def found_stopped(launch: Launch, view: View, *, now: datetime) -> None:
+    """The stop was carried out on the host although its worker could not hear the end of it."""
+    moved = move_launch(
+        launch,
+        to=LaunchState.STOPPED,
+        actor=WATCHER.label,
+        now=now,
+        reason={"code": "STOP_SEEN_LATER", "sentence": "The watcher saw that its stop had been carried out."},
+        exit_code=view.get("exit_code"),
+        exit_signal=view.get("exit_signal"),
+        ended_at=now,
+    )
+    if moved:
+        ledger.release(launch, now=now)
 
 
 def note(launch: Launch, view: View, *, now: datetime) -> None:
@@ -103,7 +149,7 @@ def found_orphaned(launch: Launch, view: View, *, now: datetime) -> None:
 
 
 def found_exited(launch: Launch, view: View, *, now: datetime) -> None:
-    """It served, and ended unasked: its own log says why (exit code 0 is no excuse)."""
+    """It started or served, and ended unasked: its own log says why (exit code 0 is no excuse)."""
     record_failure(launch, cause=explain(launch, view), status=view, now=now)
 
 
@@ -122,11 +168,18 @@ def found_empty(launch: Launch, *, now: datetime) -> None:
 
 
 def judge_missing(launch: Launch, *, boot_id: str, now: datetime) -> None:
-    """The host does not know the launch: it was started anew, or its state was removed."""
-    ledger.release(launch, now=now)
-    if launch.state not in LAUNCH_SERVING:
-        if launch.state == LaunchState.ORPHANED:
-            found_empty(launch, now=now)
+    """The host does not know the launch: it never came to that, the host was started anew, or its state was removed."""
+    began = launch.launched_at or launch.created_at
+    if (now - began).total_seconds() < YOUNG_SECONDS:
+        return
+    if launch.state in (LaunchState.FAILED, LaunchState.ORPHANED):
+        found_empty(launch, now=now)
+        return
+    if launch.state == LaunchState.STOPPING:
+        found_stopped(launch, {}, now=now)
+        return
+    if launch.launched_at is None:
+        record_failure(launch, cause=NEVER_STARTED, status={"processes": []}, now=now)
         return
     rebooted = bool(launch.boot_id) and launch.boot_id != boot_id
     cause = Cause(
@@ -139,6 +192,15 @@ def judge_missing(launch: Launch, *, boot_id: str, now: datetime) -> None:
         line_number=None,
     )
     record_failure(launch, cause=cause, status={"processes": []}, now=now)
+
+
+NEVER_STARTED = Cause(
+    code="NEVER_STARTED",
+    sentence="The host was asked to start it, and has no record of that.",
+    next_step="Plan the start again.",
+    evidence_line=None,
+    line_number=None,
+)
 
 
 def explain(launch: Launch, view: View) -> Cause:

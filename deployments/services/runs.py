@@ -36,6 +36,8 @@ from hosts.problems import problem, problem_of, unexpected
 from hosts.queries import latest_facts
 from hosts.ssh.errors import SshError
 
+MOST_ATTEMPTS = 6
+RETRY_SECONDS = 5  # 5, 10, 20, 40, 80: two and a half minutes in all
 log = logging.getLogger(__name__)
 WORKER = system_actor("worker")
 # This process, for leases: the same name is never used twice.
@@ -148,12 +150,28 @@ def execute_run(*, run_id: int, now: datetime) -> None:
     except LeaseLost:
         log.warning("Run %s was taken over by another worker; leaving it alone.", run_id)
     except (SshError, AgentRefused) as error:
-        finish_run(run, RunState.FAILED, problem_of(error))
+        if getattr(error, "transient", False) and run.attempt < MOST_ATTEMPTS:
+            try_later(run, error)
+        else:
+            finish_run(run, RunState.FAILED, problem_of(error))
     except Exception as error:
         finish_run(run, RunState.ERRORED, unexpected(error))
         raise
     else:
         finish_run(run, *conclusion(outcome))
+
+
+def try_later(run: Run, error: SshError) -> None:
+    """The connection failed, not the plan: leave the run to the next claim, later each time, and say why it waits.
+
+    What the host has begun goes on there; the next attempt adopts it.
+    """
+    pause = timedelta(seconds=RETRY_SECONDS * 2 ** (run.attempt - 1))
+    with transaction.atomic():
+        Run.objects.filter(pk=run.pk, lease_owner=OWNER, attempt=run.attempt).update(
+            lease_owner="", lease_until=Now() + pause, problem=problem_of(error)
+        )
+        announce(f"run.{run.pk}")
 
 
 def carry_out(run: Run) -> Outcome:

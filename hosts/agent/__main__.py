@@ -15,9 +15,7 @@ from .server import serve
 
 def read_options(arguments: Optional[List[str]] = None) -> Options:
     """The command line; argparse ends the program with code 2 where it makes no sense."""
-    parser = argparse.ArgumentParser(
-        prog="agent", description="Serve one channel of JSON lines on stdin and stdout."
-    )
+    parser = argparse.ArgumentParser(prog="agent", description="Serve one channel of JSON lines on stdin and stdout.")
     verbs = parser.add_subparsers(dest="command", required=True)
     command = verbs.add_parser("serve", help="serve stdin and stdout until stdin ends")
     command.add_argument("--controller", required=True, help="id of the installation this agent serves")

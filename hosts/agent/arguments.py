@@ -17,9 +17,7 @@ def read_name(args: Mapping[str, Any], field: str) -> str:
     """A name that is safe as a file name."""
     value = args.get(field)
     if not isinstance(value, str) or not _NAME.match(value):
-        raise bad_request(
-            f"'{field}' must be 1 to 128 letters, digits, dots, dashes or underscores.", field=field
-        )
+        raise bad_request(f"'{field}' must be 1 to 128 letters, digits, dots, dashes or underscores.", field=field)
     return value
 
 

@@ -40,9 +40,7 @@ def start_supervisor(request: StartRequest) -> None:
     Raises RuntimeError where the supervisor itself could not start.
     """
     payload = json.dumps({**asdict(request), "argv": list(request.argv)}).encode("utf-8")
-    environment = {
-        name: os.environ[name] for name in ("PATH", "LANG", "LD_LIBRARY_PATH", "HOME") if name in os.environ
-    }
+    environment = {name: os.environ[name] for name in ("PATH", "LANG", "LD_LIBRARY_PATH", "HOME") if name in os.environ}
     with subprocess.Popen(
         supervisor_command(request.launch_id),
         stdin=subprocess.PIPE,

@@ -71,9 +71,7 @@ def run_smi(kind: str, fields: Sequence[str]) -> Tuple[Optional[str], Optional[s
         return None, "not installed"
     command = [program, f"--query-{kind}={','.join(fields)}", "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S, check=False
-        )
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S, check=False)
     except (OSError, subprocess.SubprocessError) as error:
         return None, str(error)[:300]
     output = done.stdout[:OUTPUT_LIMIT].decode("utf-8", "replace").replace("\0", "\ufffd")

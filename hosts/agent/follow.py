@@ -33,9 +33,7 @@ class LogFollower:
             return None
         end = content.rfind(b"\n") + 1
         if end == 0:
-            end = self._end_of_partial(
-                content, now, final=final or len(content) >= TEXT_LIMIT or limit is not None
-            )
+            end = self._end_of_partial(content, now, final=final or len(content) >= TEXT_LIMIT or limit is not None)
             if end == 0:
                 return None
         self._waiting_since = None
@@ -54,10 +52,7 @@ class LogFollower:
     def _make_event(self, content: bytes) -> Dict[str, Any]:
         while True:
             text = to_text(content)
-            if (
-                len(text.encode("utf-8")) <= TEXT_LIMIT
-                and len(json.dumps(text, ensure_ascii=False)) <= JSON_LIMIT
-            ):
+            if len(text.encode("utf-8")) <= TEXT_LIMIT and len(json.dumps(text, ensure_ascii=False)) <= JSON_LIMIT:
                 break
             half = content[: len(content) // 2]
             end = half.rfind(b"\n") + 1

@@ -202,12 +202,7 @@ def close_where_ended(standing: Standing, *, controller: str, now: float) -> Sta
     A session id that is free again proves nothing.
     """
     launch = standing.launch
-    if (
-        standing.state != "exited"
-        or launch.closed
-        or launch.earlier
-        or launch.record.controller != controller
-    ):
+    if standing.state != "exited" or launch.closed or launch.earlier or launch.record.controller != controller:
         return standing
     close_launch(launch, reason="ended", at=now)
     return replace(standing, launch=replace(launch, closed=True))

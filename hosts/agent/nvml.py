@@ -89,9 +89,7 @@ def read_processes(handle: Any) -> Tuple[Tuple[int, Optional[int]], ...]:
     used: Dict[int, Optional[int]] = {}
     for call in (pynvml.nvmlDeviceGetComputeRunningProcesses, pynvml.nvmlDeviceGetGraphicsRunningProcesses):
         for process in ask(call, handle) or ():
-            used[process.pid] = (
-                process.usedGpuMemory if process.usedGpuMemory is not None else used.get(process.pid)
-            )
+            used[process.pid] = process.usedGpuMemory if process.usedGpuMemory is not None else used.get(process.pid)
     return tuple(sorted(used.items()))
 
 

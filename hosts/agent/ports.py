@@ -61,9 +61,7 @@ def bind_error(address: str, port: int) -> Optional[str]:
 
 
 def _resolve(address: str, port: int) -> Tuple[int, Tuple[object, ...]]:
-    found = socket.getaddrinfo(
-        address, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST | socket.AI_PASSIVE
-    )
+    found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST | socket.AI_PASSIVE)
     return found[0][0], found[0][4]
 
 
@@ -83,11 +81,7 @@ def _has_leftovers(port: int) -> bool:
     for name in ("/proc/net/tcp", "/proc/net/tcp6"):
         for line in (read_text(name, 16 << 20) or "").splitlines()[1:]:
             fields = line.split()
-            if (
-                len(fields) > 3
-                and int(fields[1].rpartition(":")[2], 16) == port
-                and int(fields[3], 16) != _LISTEN
-            ):
+            if len(fields) > 3 and int(fields[1].rpartition(":")[2], 16) == port and int(fields[3], 16) != _LISTEN:
                 return True
     return False
 
@@ -109,9 +103,7 @@ def bound_inactive(port: int) -> Optional[List[str]]:
     try:
         if (int(release[0]), int(release[1].split("-")[0])) < _BOUND_INACTIVE_RELEASE:
             return None
-        return [
-            address for family in (socket.AF_INET, socket.AF_INET6) for address in _dump_bound(family, port)
-        ]
+        return [address for family in (socket.AF_INET, socket.AF_INET6) for address in _dump_bound(family, port)]
     except (OSError, ValueError, IndexError, struct.error):
         return None
 

@@ -59,9 +59,7 @@ def read_answer(task: str, answer: HttpAnswer) -> Dict[str, Any]:
     content = parse_json(answer.body)
     if answer.status != 200:
         if answer.error is None:
-            found["error"] = (
-                answer.body.decode("utf-8", "replace").replace("\0", "\ufffd")[:TEXT_LIMIT] or "no text"
-            )
+            found["error"] = answer.body.decode("utf-8", "replace").replace("\0", "\ufffd")[:TEXT_LIMIT] or "no text"
         return found
     usage = content.get("usage")
     if task == "generate":
@@ -78,11 +76,7 @@ def read_answer(task: str, answer: HttpAnswer) -> Dict[str, Any]:
         value = first.get("embedding" if task == "embed" else "score")
         found["tokens"] = usage.get("prompt_tokens") if isinstance(usage, dict) else None
         found["text"] = (
-            f"{len(value)} dimensions"
-            if isinstance(value, list)
-            else None
-            if value is None
-            else str(value)[:50]
+            f"{len(value)} dimensions" if isinstance(value, list) else None if value is None else str(value)[:50]
         )
         found["ok"] = bool(value) if isinstance(value, (list, str)) else isinstance(value, float)
     if not found["ok"]:
@@ -147,9 +141,7 @@ def probe(call: Call) -> Dict[str, Any]:
         return call.system.http("GET", base + path, headers=headers, timeout=side)
 
     health = get("/health")
-    refused = (
-        health.status is None and health.seconds < side / 2
-    )  # nobody listens: the rest would say the same
+    refused = health.status is None and health.seconds < side / 2  # nobody listens: the rest would say the same
     nothing = HttpAnswer(None, error=health.error)
     answer = (
         nothing

@@ -46,9 +46,7 @@ class Request(threading.Thread):
             if self._ended:
                 return
             self._ended = kind in ("result", "refusal")
-            line = encode_line(
-                {"v": PROTOCOL, "id": self.request_id, "seq": self._seq, "kind": kind, "body": body}
-            )
+            line = encode_line({"v": PROTOCOL, "id": self.request_id, "seq": self._seq, "kind": kind, "body": body})
             if len(line) > LINE_LIMIT:
                 line = self._too_large(kind, len(line))
             self._seq += 1
@@ -122,9 +120,7 @@ class Server:
 
     def _send(self, request_id: str, kind: str, body: Dict[str, Any]) -> None:
         """An answer outside any thread: hello, cancel, and refusals of what never became a request."""
-        self.writer.write(
-            encode_line({"v": PROTOCOL, "id": request_id, "seq": 0, "kind": kind, "body": body})
-        )
+        self.writer.write(encode_line({"v": PROTOCOL, "id": request_id, "seq": 0, "kind": kind, "body": body}))
 
     def beat(self) -> None:
         """A heartbeat for every open request, until the channel ends."""
@@ -176,9 +172,7 @@ class Server:
         request = Request(self, request_id, verb, call)
         with self._lock:
             if request_id in self._open:
-                raise Refusal(
-                    "DUPLICATE_ID", f"Request {request_id} is still open.", "Use a new id for every request."
-                )
+                raise Refusal("DUPLICATE_ID", f"Request {request_id} is still open.", "Use a new id for every request.")
             if len(self._open) >= REQUESTS:
                 raise Refusal(
                     "TOO_MANY_REQUESTS",

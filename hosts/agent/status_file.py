@@ -70,11 +70,7 @@ def write_status(directory: str, status: Status) -> None:
 def read_status(directory: str) -> Optional[Status]:
     """DIRECTORY/status.json; None where the launch never came so far."""
     found = read_json(os.path.join(directory, STATUS_NAME))
-    if (
-        found is None
-        or not isinstance(found.get("launch_id"), str)
-        or not isinstance(found.get("state"), str)
-    ):
+    if found is None or not isinstance(found.get("launch_id"), str) or not isinstance(found.get("state"), str):
         return None
     known = {field.name for field in fields(Status)}
     return Status(**{name: value for name, value in found.items() if name in known})

@@ -22,8 +22,7 @@ def sweep(call: Call) -> Dict[str, Any]:
         return {"orphans": find_orphans(call, root)}
     fence = call.read_fence()
     launch_ids = [
-        read_name({"launches": name}, "launches")
-        for name in read_texts(call.args, "launches", optional=False)
+        read_name({"launches": name}, "launches") for name in read_texts(call.args, "launches", optional=False)
     ]
     swept: List[Dict[str, Any]] = []
     refused: List[Dict[str, Any]] = []

@@ -111,9 +111,7 @@ def unknown_view(launch_id: str, processes: Sequence[Process], memory: DeviceMem
         "log_size": None,
         "closed": False,
         "processes": [
-            process_view(
-                process, role=role_of(process, leader_pid=leader.pid if leader else None), memory=memory
-            )
+            process_view(process, role=role_of(process, leader_pid=leader.pid if leader else None), memory=memory)
             for process in processes
         ],
     }

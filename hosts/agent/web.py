@@ -12,9 +12,7 @@ from .system import HttpAnswer
 BODY_LIMIT = 4 << 20
 
 
-def ask(
-    method: str, url: str, *, body: Optional[bytes], headers: Dict[str, str], timeout: float
-) -> HttpAnswer:
+def ask(method: str, url: str, *, body: Optional[bytes], headers: Dict[str, str], timeout: float) -> HttpAnswer:
     """The answer, or why there is none. `timeout` is for the whole request, not for one read."""
     started = time.monotonic()
     parts = urllib.parse.urlsplit(url)
@@ -27,11 +25,7 @@ def ask(
         found = {name.lower(): value for name, value in answer.getheaders()}
         return HttpAnswer(answer.status, content, found, None, time.monotonic() - started)
     except (OSError, http.client.HTTPException, ValueError) as error:
-        reason = (
-            "no answer in time"
-            if isinstance(error, TimeoutError) or "timed out" in str(error)
-            else str(error)
-        )
+        reason = "no answer in time" if isinstance(error, TimeoutError) or "timed out" in str(error) else str(error)
         return HttpAnswer(None, b"", {}, reason or type(error).__name__, time.monotonic() - started)
     finally:
         connection.close()

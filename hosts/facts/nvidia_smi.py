@@ -54,15 +54,11 @@ def parse_query_csv(*, text: str, fields: Sequence[str]) -> SmiReading:
     `fields` are the names that were asked for.
     """
     if len(text) > MAX_CSV:
-        return SmiReading(
-            devices=(), problems=("nvidia-smi answered more than 256 KiB, which was not read.",)
-        )
+        return SmiReading(devices=(), problems=("nvidia-smi answered more than 256 KiB, which was not read.",))
     devices: list[Device] = []
     problems: list[str] = []
     driver: str | None = None
-    for number, row in enumerate(
-        csv.reader(io.StringIO(text.replace("\0", "")), skipinitialspace=True), start=1
-    ):
+    for number, row in enumerate(csv.reader(io.StringIO(text.replace("\0", "")), skipinitialspace=True), start=1):
         if not any(cell.strip() for cell in row):
             continue
         values = dict(zip(fields, map(read_value, row), strict=False))
@@ -139,8 +135,7 @@ def _device_from_element(*, uuid: str, index: int, gpu: ET.Element) -> Device:
         pci_bus_id=read_value(gpu.get("id")),
         power_limit_w=_number(gpu.findtext("gpu_power_readings/current_power_limit")),
         power_w=_number(
-            gpu.findtext("gpu_power_readings/instant_power_draw")
-            or gpu.findtext("gpu_power_readings/power_draw")
+            gpu.findtext("gpu_power_readings/instant_power_draw") or gpu.findtext("gpu_power_readings/power_draw")
         ),
         temperature_c=_whole(gpu.findtext("temperature/gpu_temp")),
         utilization=_whole(gpu.findtext("utilization/gpu_util")),
@@ -155,9 +150,7 @@ def _slices(*, gpu: ET.Element) -> tuple[list[Device], list[str]]:
     for position, part in enumerate(gpu.findall("mig_devices/mig_device")[:MAX_DEVICES]):
         uuid = read_value(part.findtext("uuid"))
         if uuid is None:
-            problems.append(
-                f"MIG device {position} of {gpu.get('id', 'a GPU')} has no UUID and cannot be used."
-            )
+            problems.append(f"MIG device {position} of {gpu.get('id', 'a GPU')} has no UUID and cannot be used.")
             continue
         found.append(
             Device(

@@ -86,8 +86,7 @@ def _problem(*, field: str, what: str) -> FactsProblem:
         code="FACTS_INCOMPLETE" if field else "FACTS_UNREADABLE",
         field=field,
         message=f"The host's facts cannot be used: {field or 'the answer'} {what}.",
-        next_step="Refresh the facts of the host; if it stays so, read the agent's own messages on the host"
-        " page.",
+        next_step="Refresh the facts of the host; if it stays so, read the agent's own messages on the host page.",
     )
 
 
@@ -145,9 +144,7 @@ def _read_smi(gpus: Mapping[str, Any]) -> SmiReading:
         return parse_query_xml(xml)
     text, fields = gpus.get("csv"), gpus.get("fields")
     if not isinstance(text, str) or not isinstance(fields, Sequence) or isinstance(fields, str):
-        return SmiReading(
-            devices=(), problems=("nvidia-smi's answer came without its text or its field names.",)
-        )
+        return SmiReading(devices=(), problems=("nvidia-smi's answer came without its text or its field names.",))
     reading = parse_query_csv(text=text, fields=[str(name) for name in fields])
     return SmiReading(
         devices=reading.devices,

@@ -34,9 +34,7 @@ def read_count(source: Mapping[str, Any], key: str) -> int | None:
 
 def read_integer(source: Mapping[str, Any], key: str) -> int | None:
     value = source.get(key)
-    return (
-        value if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_COUNT else None
-    )
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_COUNT else None
 
 
 def read_number(source: Mapping[str, Any], key: str) -> float | None:

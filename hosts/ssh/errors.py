@@ -1,4 +1,3 @@
-
 """What can go wrong on the wire. One tree; each leaf has stable codes.
 
     SshError                     code, message, next_step, numbers, transient

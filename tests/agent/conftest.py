@@ -22,9 +22,7 @@ def state_root(tmp_path: Path) -> Iterator[Path]:
     root = tmp_path / "state"
     yield root
     launches = {path.parent.name for path in root.glob("*/*/launches/*/request.json")}
-    while left := [
-        process for process in LinuxSystem().processes() if process.marker in launches and not process.gone
-    ]:
+    while left := [process for process in LinuxSystem().processes() if process.marker in launches and not process.gone]:
         for process in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)

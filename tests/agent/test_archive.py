@@ -37,9 +37,7 @@ def find_in_pyenv() -> list[str]:
     if shutil.which("pyenv") is None:
         return []
     installed = [
-        name
-        for name in read_output(["pyenv", "versions", "--bare"]).split()
-        if name.startswith(tuple(VERSIONS))
+        name for name in read_output(["pyenv", "versions", "--bare"]).split() if name.startswith(tuple(VERSIONS))
     ]
     paths = [read_output(["pyenv", "which", "python"], PYENV_VERSION=name) for name in installed]
     return [path for path in paths if path]

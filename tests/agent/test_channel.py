@@ -54,9 +54,7 @@ class TestNonsense:
             ({"verb": "facts", "args": {"model_roots": "/models"}}, "BAD_REQUEST"),
         ],
     )
-    def test_under_an_id_is_refused_under_that_id(
-        self, agent: Channel, fields: dict[str, object], code: str
-    ) -> None:
+    def test_under_an_id_is_refused_under_that_id(self, agent: Channel, fields: dict[str, object], code: str) -> None:
         agent.send_raw(json.dumps({"v": 1, "id": "n", **fields}).encode())
         assert agent.finish("n")[-1]["body"]["code"] == code
 

@@ -213,9 +213,7 @@ class TestNvidiaSmi:
 class TestProcStat:
     @pytest.mark.parametrize("comm", ["vllm", "VLLM::Worker_PP", "a) S 1 (b", "with space"])
     def test_ends_the_name_at_the_last_bracket(self, comm: str) -> None:
-        found: Any = parse_stat(
-            f"7 ({comm}) R 1 7 7 {' '.join(str(number) for number in range(40))}\n".encode()
-        )
+        found: Any = parse_stat(f"7 ({comm}) R 1 7 7 {' '.join(str(number) for number in range(40))}\n".encode())
         assert (found[0], found[1][:3]) == (comm, ["R", "1", "7"])
 
     @pytest.mark.parametrize("content", [None, b"", b"nonsense", b"7 (x) R 1"])

@@ -51,9 +51,7 @@ class TestLaunch:
     def test_starts_one_when_several_channels_ask_at_the_same_moment(self, open_agent: Opener) -> None:
         channels = [open_agent() for _ in range(4)]
         found: list[dict[str, Any]] = []
-        threads = [
-            threading.Thread(target=lambda c=channel: found.append(c.launch(L1))) for channel in channels
-        ]
+        threads = [threading.Thread(target=lambda c=channel: found.append(c.launch(L1))) for channel in channels]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -73,9 +71,7 @@ class TestLaunch:
         options = [word for name in [*names, "TMPDIR", "VLLM_RPC_BASE_PATH"] for word in ("--say-env", name)]
         agent.launch(L1, *options, env={"VLLM_PORT": "9", "MINE": "yes", "SPT_NOENV": "0"})
         view = agent.wait_status(L1, lambda view: has_line(view, "ready"))
-        lines = dict(
-            line.split("=") for line in Path(view["log_path"]).read_text().splitlines() if "=" in line
-        )
+        lines = dict(line.split("=") for line in Path(view["log_path"]).read_text().splitlines() if "=" in line)
         assert [lines[name] for name in names] == [L1, "c1", "1", "1", "None", "yes"]
         assert lines["TMPDIR"] == lines["VLLM_RPC_BASE_PATH"]
         assert Path(lines["TMPDIR"]).stat().st_mode & 0o777 == 0o700
@@ -154,10 +150,7 @@ class TestLaunchRefuses:
         agent.launch(L1)
         os.kill(agent.wait_tree(L1)["api_server"]["pid"], signal.SIGKILL)
         agent.wait_status(L1, lambda view: view["state"] == "orphaned")
-        assert (
-            agent.refused("launch", launch_id=L2, instance="i", slot="s1", argv=["/bin/true"])["code"]
-            == "SLOT_BUSY"
-        )
+        assert agent.refused("launch", launch_id=L2, instance="i", slot="s1", argv=["/bin/true"])["code"] == "SLOT_BUSY"
         assert (
             agent.refused("launch", launch_id=L1, instance="i", slot="s1", argv=["/bin/true"])["code"]
             == "LAUNCH_CLOSED"
@@ -210,9 +203,7 @@ class TestLaunchRefuses:
             other.bind(("127.0.0.1", 0))
             port = other.getsockname()[1]
         agent.launch(L1, port=port)  # holds no socket: still imports
-        refusal = agent.refused(
-            "launch", launch_id=L2, instance="i", slot="s2", argv=["/bin/true"], port=port
-        )
+        refusal = agent.refused("launch", launch_id=L2, instance="i", slot="s2", argv=["/bin/true"], port=port)
         assert refusal["code"] == "PORT_TAKEN"
 
     @pytest.mark.parametrize(
@@ -257,15 +248,11 @@ class TestLaunchRefuses:
             def session_policy(self) -> dict[str, bool | None]:
                 return {"kill_user_processes": True, "linger": linger, "remove_ipc": None}
 
-        refusal = open_agent(Killing()).refused(
-            "launch", launch_id=L1, instance="i", slot="s", argv=["/bin/true"]
-        )
+        refusal = open_agent(Killing()).refused("launch", launch_id=L1, instance="i", slot="s", argv=["/bin/true"])
         assert refusal["code"] == "LOGOUT_KILLS"
         assert "KillUserProcesses=no" in refusal["next_step"]
 
-    def test_nothing_because_of_another_controllers_slot_of_that_name(
-        self, agent: Channel, open_agent: Opener
-    ) -> None:
+    def test_nothing_because_of_another_controllers_slot_of_that_name(self, agent: Channel, open_agent: Opener) -> None:
         agent.launch(L1)
         other = open_agent(controller="c2")
         other.launch(L2)

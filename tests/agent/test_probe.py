@@ -98,9 +98,7 @@ class TestProbe:
         assert instance.keys["/v1/completions"] == "Bearer k1"
 
     @pytest.mark.parametrize(("task", "text"), [("embed", "2 dimensions"), ("score", "0.25")])
-    def test_asks_for_the_models_own_task(
-        self, agent: Channel, instance: Instance, task: str, text: str
-    ) -> None:
+    def test_asks_for_the_models_own_task(self, agent: Channel, instance: Instance, task: str, text: str) -> None:
         answer = agent.ask("probe", port=instance.port, served_name="tiny", task=task)["answer"]
         assert (answer["ok"], answer["text"]) == (True, text)
 

@@ -74,9 +74,7 @@ class TestStateRootRefuses:
     def test_a_file(self, open_agent: Opener, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         assert open_agent(root=tmp_path / "file").refused("observe")["code"] == "STATE_ROOT_NOT_OURS"
-        assert (
-            open_agent(root=tmp_path / "file" / "x").refused("observe")["code"] == "STATE_ROOT_NOT_WRITABLE"
-        )
+        assert open_agent(root=tmp_path / "file" / "x").refused("observe")["code"] == "STATE_ROOT_NOT_WRITABLE"
 
     def test_in_the_facts_before_anything_is_launched(self, open_agent: Opener) -> None:
         found = open_agent(OnNetworkDisk("nfs")).ask("facts")

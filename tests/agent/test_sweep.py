@@ -66,9 +66,7 @@ class TestForeignProcesses:
     @pytest.fixture
     def bystander(self) -> Iterator[subprocess.Popen[bytes]]:
         """Looks like vLLM's engine and is nobody's."""
-        with subprocess.Popen(
-            ["VLLM::EngineCore", "600"], executable="/bin/sleep", start_new_session=True
-        ) as process:
+        with subprocess.Popen(["VLLM::EngineCore", "600"], executable="/bin/sleep", start_new_session=True) as process:
             yield process
             process.kill()
 

@@ -118,9 +118,7 @@ class TestObserve:
         agent.wait_status(L1, lambda view: view["state"] == "orphaned")
         assert agent.ask("sweep", preview=True)["orphans"][0]["device_memory"] == 42
 
-    def test_shows_marked_processes_that_the_state_root_does_not_know(
-        self, agent: Channel, state_root: Path
-    ) -> None:
+    def test_shows_marked_processes_that_the_state_root_does_not_know(self, agent: Channel, state_root: Path) -> None:
         agent.launch(L1)
         agent.wait_tree(L1)
         (request,) = state_root.glob(f"*/*/launches/{L1}/request.json")

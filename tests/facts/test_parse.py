@@ -104,9 +104,7 @@ class TestParseFacts:
         assert parse_facts(answer).code == "FACTS_UNREADABLE"
 
     def test_gives_a_host_without_gpus_one_device_of_its_memory(self):
-        facts = parse_facts(
-            body(gpus={"source": "none", "reason": "NVML: not found; nvidia-smi: not installed"})
-        )
+        facts = parse_facts(body(gpus={"source": "none", "reason": "NVML: not found; nvidia-smi: not installed"}))
         (device,) = facts.devices
         assert (device.uuid, device.kind) == ("cpu", "cpu")
         assert (device.memory_total, device.memory_used) == (64 * GIB, 4 * GIB)
@@ -144,9 +142,7 @@ class TestParseFacts:
         assert "GPU number 0" in facts.warnings[0]
 
     def test_gives_an_unreadable_config_its_reason_and_no_content(self):
-        models = [
-            {"path": "/m", "config": None, "config_error": "Expecting value: line 1", "weight_bytes": 0}
-        ]
+        models = [{"path": "/m", "config": None, "config_error": "Expecting value: line 1", "weight_bytes": 0}]
         (model,) = parse_facts(body(models=models)).models
         assert (model.config, model.config_error, model.weight_bytes) == (None, "Expecting value: line 1", 0)
 
@@ -155,9 +151,7 @@ class TestParseFacts:
         assert parse_facts(body(clock=clock)).taken_at is None
 
     def test_bounds_and_cleans_what_a_host_says(self):
-        facts = parse_facts(
-            body(kernel="6.1\x00\ud800" + "x" * 9000, memory={"total": 10**30, "available": -1})
-        )
+        facts = parse_facts(body(kernel="6.1\x00\ud800" + "x" * 9000, memory={"total": 10**30, "available": -1}))
         assert facts.kernel.startswith("6.1\ufffd\ufffd")
         assert len(facts.kernel) <= 4096
         assert (facts.memory_total, facts.memory_available) == (None, None)

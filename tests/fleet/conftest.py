@@ -14,6 +14,7 @@ from hosts.connections import connections
 from hosts.models import Host
 from simulator.fleet import simulated_fleet
 from simulator.spec import PRESETS
+from tests.addresses import loopback_network
 
 ANN = Actor(label="ann")
 
@@ -28,7 +29,7 @@ def _tasks():
 @pytest.fixture
 def fleet(tmp_path):
     """Four simulated hosts: two with GPUs, one without, one without Python. Fast: a start takes under a second."""
-    with simulated_fleet(tmp_path / "fleet", hosts=PRESETS["demo"], speed=60, network=79) as running:
+    with simulated_fleet(tmp_path / "fleet", hosts=PRESETS["demo"], speed=60, network=loopback_network()) as running:
         yield running
 
 

@@ -1,16 +1,7 @@
-from pathlib import Path
-
 import pytest
-from django.conf import settings
 from django.contrib.auth import get_user_model
 
 from tests import factories, people
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _static_root():
-    """WhiteNoise warns where collectstatic never ran, and warnings are errors here."""
-    Path(settings.STATIC_ROOT).mkdir(parents=True, exist_ok=True)
 
 
 @pytest.fixture

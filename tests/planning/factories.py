@@ -67,9 +67,7 @@ def facts_body(*, gpus=None, **changes):
         "user": "llm",
         "cpu": {"count": 2, "model": "EPYC"},
         "memory": {"total": 24 * GIB, "available": 20 * GIB},
-        "gpus": {"source": "nvml", "devices": list(gpus)}
-        if gpus
-        else {"source": "none", "reason": "no driver"},
+        "gpus": {"source": "nvml", "devices": list(gpus)} if gpus else {"source": "none", "reason": "no driver"},
         "vllm": [
             {
                 "python": "/opt/vllm/bin/python",

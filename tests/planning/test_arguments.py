@@ -10,9 +10,7 @@ from tests.planning.factories import make_spec
 
 GPU = LaunchShape(devices=("GPU-1", "GPU-2"), port=8001, utilization="0.3")
 CPU = LaunchShape(devices=("cpu",), port=9089, kv_cache_bytes=64 * 1024**2)
-VLLM = VllmInstallation(
-    python="/opt/v/bin/python", executable="/opt/v/bin/vllm", version="0.25.1", kind="venv"
-)
+VLLM = VllmInstallation(python="/opt/v/bin/python", executable="/opt/v/bin/vllm", version="0.25.1", kind="venv")
 OURS, PLAIN, LOADS = ArgumentClass.OURS, ArgumentClass.PLAIN, ArgumentClass.CODE_LOADING
 
 
@@ -105,9 +103,7 @@ class TestBuildArgv:
 
 class TestBuildEnvironment:
     def test_pins_gpus_by_uuid(self):
-        env = build_environment(
-            spec=make_spec(env={"NCCL_DEBUG": "INFO"}), version=parse_version("0.25.1"), launch=GPU
-        )
+        env = build_environment(spec=make_spec(env={"NCCL_DEBUG": "INFO"}), version=parse_version("0.25.1"), launch=GPU)
         assert env == {
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "CUDA_VISIBLE_DEVICES": "GPU-1,GPU-2",
@@ -166,9 +162,7 @@ class TestClassifyArgument:
     def test_lets_nothing_through_that_nobody_looked_at(self):
         plain = {flag for flag in known_flags() if classify_argument(flag=flag, value="1").kind is PLAIN}
         assert plain <= argument_classes._PLAIN
-        assert not {
-            flag for flag in plain if "plugin" in flag or "cls" in flag or "path" in flag or "dir" in flag
-        }
+        assert not {flag for flag in plain if "plugin" in flag or "cls" in flag or "path" in flag or "dir" in flag}
 
 
 class TestClassifyVariable:
@@ -200,19 +194,14 @@ class TestClassifyVariable:
 
 
 def check(*, version="0.32.0", allow=False, **changes):
-    return check_arguments(
-        spec=make_spec(**changes), version=parse_version(version), allow_code_loading=allow
-    )
+    return check_arguments(spec=make_spec(**changes), version=parse_version(version), allow_code_loading=allow)
 
 
 class TestCheckArguments:
     def test_refuses_a_flag_that_is_gone_and_names_what_replaces_it(self):
         ((refusal,), _) = check(extra_args={"--disable-log-requests": True})
         assert refusal.code == "FLAG_UNKNOWN_IN_VERSION"
-        assert (
-            refusal.message
-            == "vLLM 0.32.0 has no --disable-log-requests; releases 0.6.6.post1 to 0.16.0 have it."
-        )
+        assert refusal.message == "vLLM 0.32.0 has no --disable-log-requests; releases 0.6.6.post1 to 0.16.0 have it."
         assert "--enable-log-requests" in refusal.next_step
 
     def test_refuses_the_ray_flag_of_old_with_its_replacement(self):

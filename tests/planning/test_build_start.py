@@ -61,9 +61,7 @@ def planned(**arguments):
 
 class TestIntent:
     def test_holds_all_that_decides_what_runs(self):
-        plan = planned(
-            spec=make_spec(max_model_len=2048, max_num_seqs=32, secrets={"VLLM_API_KEY": "fleet key"})
-        )
+        plan = planned(spec=make_spec(max_model_len=2048, max_num_seqs=32, secrets={"VLLM_API_KEY": "fleet key"}))
         (launch,) = plan.launches
         assert plan.intent["host"] == {
             "id": 7,
@@ -120,9 +118,7 @@ class TestIntent:
 class TestDevicesAndMemory:
     def test_shares_nine_tenths_of_a_gpu_among_its_instances(self):
         plan = planned(spec=make_spec(instances=3, max_model_len=2048))
-        assert [launch["reserved_bytes"] for launch in plan.launches] == [
-            {"GPU-0": int(H200_TOTAL * 0.3)}
-        ] * 3
+        assert [launch["reserved_bytes"] for launch in plan.launches] == [{"GPU-0": int(H200_TOTAL * 0.3)}] * 3
         assert plan.order == (("launch-1",), ("launch-2",), ("launch-3",))
 
     def test_promises_within_five_percent_of_the_measured_cache(self):
@@ -130,9 +126,7 @@ class TestDevicesAndMemory:
         assert 0.9 < plan.launches[0]["expected"]["kv_tokens"] / 377_856 <= 1
 
     def test_spreads_instances_over_all_gpus_and_starts_one_on_each_at_a_time(self):
-        plan = planned(
-            spec=make_spec(instances=6, max_model_len=2048), facts=make_facts(gpus=(gpu(0), gpu(1)))
-        )
+        plan = planned(spec=make_spec(instances=6, max_model_len=2048), facts=make_facts(gpus=(gpu(0), gpu(1))))
         assert [launch["devices"][0] for launch in plan.launches] == ["GPU-0", "GPU-1"] * 3
         assert plan.order == (("launch-1", "launch-2"), ("launch-3", "launch-4"), ("launch-5", "launch-6"))
 
@@ -152,9 +146,7 @@ class TestDevicesAndMemory:
         assert set(plan.launches[0]["reserved_bytes"]) == {"GPU-2", "GPU-0"}
 
     def test_pins_the_cache_and_asks_vllm_only_for_what_is_needed(self):
-        plan = planned(
-            spec=make_spec(instances=3, kv_cache_memory_bytes="40GiB", max_model_len=2048, max_num_seqs=32)
-        )
+        plan = planned(spec=make_spec(instances=3, kv_cache_memory_bytes="40GiB", max_model_len=2048, max_num_seqs=32))
         argv = plan.launches[0]["argv"]
         assert argv[argv.index("--kv-cache-memory-bytes") + 1] == str(40 * GIB)
         assert 0.29 < float(argv[argv.index("--gpu-memory-utilization") + 1]) < 0.31
@@ -188,9 +180,7 @@ class TestDevicesAndMemory:
         result = plan_start(spec=make_spec(kv_cache_memory_bytes="1GiB"))
         assert codes(result) == ["KV_CACHE_TOO_SMALL"]
         longest = result.reasons[0].numbers["longest"]
-        assert isinstance(
-            plan_start(spec=make_spec(kv_cache_memory_bytes="1GiB", max_model_len=longest)), Plan
-        )
+        assert isinstance(plan_start(spec=make_spec(kv_cache_memory_bytes="1GiB", max_model_len=longest)), Plan)
 
     def test_draws_bars_that_add_up(self):
         taken = Taken(reserved={"GPU-0": 30 * GIB})
@@ -282,9 +272,7 @@ class TestPorts:
         assert [launch["port"] for launch in plan.launches] == [9089, 9090, 9091]
 
     def test_avoid_what_is_taken(self):
-        plan = planned(
-            spec=make_spec(instances=2, max_model_len=2048), taken=Taken(ports=frozenset({8000, 8002}))
-        )
+        plan = planned(spec=make_spec(instances=2, max_model_len=2048), taken=Taken(ports=frozenset({8000, 8002})))
         assert [launch["port"] for launch in plan.launches] == [8001, 8003]
 
     def test_are_refused_when_named_and_taken(self):
@@ -300,9 +288,7 @@ class TestPorts:
     def test_are_checked_again_before_each_start(self):
         plan = planned(spec=make_spec(instances=2, max_model_len=2048))
         wanted = {
-            (item.launch_id, item.subject, item.wanted)
-            for item in plan.preconditions
-            if item.code == "port_free"
+            (item.launch_id, item.subject, item.wanted) for item in plan.preconditions if item.code == "port_free"
         }
         assert wanted == {("launch-1", "127.0.0.1", 8000), ("launch-2", "127.0.0.1", 8001)}
 
@@ -354,9 +340,7 @@ class TestVllm:
         ]
         assert planned(facts=make_facts(vllm=found)).launches[0]["vllm_version"] == "0.32.0"
 
-    @pytest.mark.parametrize(
-        "path", ["/opt/vllm", "/opt/vllm/bin/vllm", "/opt/vllm/bin/python", "/opt/x/../vllm/"]
-    )
+    @pytest.mark.parametrize("path", ["/opt/vllm", "/opt/vllm/bin/vllm", "/opt/vllm/bin/python", "/opt/x/../vllm/"])
     def test_can_be_named_by_environment_command_or_python(self, path):
         assert planned(spec=make_spec(vllm=path)).launches[0]["executable"] == "/opt/vllm/bin/vllm"
 

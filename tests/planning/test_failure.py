@@ -82,10 +82,7 @@ WRITTEN = [
     ),
     (
         "MODEL_NEEDS_OWN_CODE",
-        (
-            "ValueError: The repository /m contains custom code which must be executed to correctly load the"
-            " model."
-        ),
+        ("ValueError: The repository /m contains custom code which must be executed to correctly load the model."),
     ),
     ("PACKAGE_MISSING", "importlib.metadata.PackageNotFoundError: No package metadata was found for vllm"),
     ("PERMISSION_DENIED", "PermissionError: [Errno 13] Permission denied: '/models/secret'"),
@@ -128,9 +125,7 @@ class TestRecordedFailures:
 class TestWrittenFailures:
     @pytest.mark.parametrize(("code", "text"), WRITTEN, ids=[code for code, _ in WRITTEN])
     def test_are_named(self, code, text):
-        tail = (
-            "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
-        )
+        tail = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
         assert explain(["Traceback (most recent call last):", text, tail]).code == code
 
 

@@ -61,9 +61,7 @@ class TestNormaliseFlag:
     def test_gives_the_long_name(self, text, flag):
         assert normalise_flag(text) == flag
 
-    @pytest.mark.parametrize(
-        "text", ["", "--", "--a b", "--a=1", "--é", "x\ny", "9", "--" + "a" * 200, "---x", "$(x)"]
-    )
+    @pytest.mark.parametrize("text", ["", "--", "--a b", "--a=1", "--é", "x\ny", "9", "--" + "a" * 200, "---x", "$(x)"])
     def test_refuses_what_is_no_name(self, text):
         assert normalise_flag(text) is None
 

@@ -43,9 +43,7 @@ class TestClassifyNoise:
 
     def test_gives_a_code_and_a_reason(self):
         noise = classify_noise(
-            parse_line(
-                "WARNING 12-01 01:12:00 [s.py:255] Found ulimit of 20000 and failed to automatically increase"
-            )
+            parse_line("WARNING 12-01 01:12:00 [s.py:255] Found ulimit of 20000 and failed to automatically increase")
         )
         assert (noise.code, noise.reason[-1]) == ("ULIMIT", ".")
 

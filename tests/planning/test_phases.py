@@ -107,10 +107,7 @@ class TestAdvance:
 
     def test_never_goes_back(self):
         state = advance(Progress(), "INFO:     Application startup complete.")
-        assert (
-            advance(state, "INFO 12-01 01:12:00 [a.py:1] Starting to load model /m...").phase
-            is Phase.LISTENING
-        )
+        assert advance(state, "INFO 12-01 01:12:00 [a.py:1] Starting to load model /m...").phase is Phase.LISTENING
 
     def test_believes_no_figures_once_requests_can_write_to_the_log(self):
         state = advance(Progress(kv_tokens=100), "INFO:     Application startup complete.")
@@ -142,10 +139,7 @@ class TestAdvance:
         assert advance(Progress(), text).suggested_kv_bytes == 43226484736
 
     def test_does_not_take_an_error_for_a_marker(self):
-        assert (
-            advance(Progress(), "ERROR 12-01 01:12:00 [a.py:1] Starting to load model /m...").phase
-            is Phase.WAITING
-        )
+        assert advance(Progress(), "ERROR 12-01 01:12:00 [a.py:1] Starting to load model /m...").phase is Phase.WAITING
 
     def test_counts_every_line(self):
         assert track(["a", "b", ""]).lines == 3

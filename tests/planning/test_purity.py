@@ -17,7 +17,5 @@ print(sorted(loaded), len(sys.modules))
 
 class TestPlanningAndFacts:
     def test_load_no_framework_and_nothing_that_talks_to_the_world(self):
-        done = subprocess.run(
-            [sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True
-        )
+        done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True)
         assert done.stdout.startswith("[] ")

@@ -50,13 +50,8 @@ class TestJudgeReadiness:
     def test_reads_the_cache_from_metrics_where_the_log_does_not_say(self):
         info = {"kv_cache_size_tokens": "9312", "num_gpu_blocks": "582", "block_size": "16"}
         assert judge(kv_tokens=None, cache_config=info).numbers["found"] == 9312
-        assert (
-            judge(kv_tokens=None, cache_config={"num_gpu_blocks": 582, "block_size": 16}).numbers["found"]
-            == 9312
-        )
-        assert isinstance(
-            judge(kv_tokens=None, cache_config={"num_gpu_blocks": "23616", "block_size": "16"}), Ready
-        )
+        assert judge(kv_tokens=None, cache_config={"num_gpu_blocks": 582, "block_size": 16}).numbers["found"] == 9312
+        assert isinstance(judge(kv_tokens=None, cache_config={"num_gpu_blocks": "23616", "block_size": "16"}), Ready)
 
     @pytest.mark.parametrize(
         "info",
@@ -149,6 +144,4 @@ class TestExpectationOf:
             "task": "embed",
             "expected": {"max_model_len": 5, "kv_tokens": None},
         }
-        assert expectation_of(launch) == Expectation(
-            served_name="a", model_path="/m", task="embed", max_model_len=5
-        )
+        assert expectation_of(launch) == Expectation(served_name="a", model_path="/m", task="embed", max_model_len=5)

@@ -102,14 +102,10 @@ class TestParseSpec:
         assert (spec.instances, spec.dtype, spec.task, spec.max_model_len) == (1, "auto", "generate", None)
 
     def test_takes_empty_fields_of_a_form_as_left_out(self):
-        assert parse_spec(spec_mapping(max_model_len="", devices="", port="", env=None)) == parse_spec(
-            spec_mapping()
-        )
+        assert parse_spec(spec_mapping(max_model_len="", devices="", port="", env=None)) == parse_spec(spec_mapping())
 
     def test_reads_numbers_and_lists_as_a_form_writes_them(self):
-        spec = parse_spec(
-            spec_mapping(instances="3", port="9000", devices="0, 1", gpu_memory_utilization="0.30")
-        )
+        spec = parse_spec(spec_mapping(instances="3", port="9000", devices="0, 1", gpu_memory_utilization="0.30"))
         assert (spec.instances, spec.port, spec.devices, str(spec.gpu_memory_utilization)) == (
             3,
             9000,
@@ -117,9 +113,7 @@ class TestParseSpec:
             "0.3",
         )
 
-    @pytest.mark.parametrize(
-        ("changes", "path", "code"), WRONG, ids=[f"{path}-{code}" for _, path, code in WRONG]
-    )
+    @pytest.mark.parametrize(("changes", "path", "code"), WRONG, ids=[f"{path}-{code}" for _, path, code in WRONG])
     def test_says_what_is_wrong_and_where(self, changes, path, code):
         problems = parse_spec(spec_mapping(**changes))
         assert isinstance(problems, Problems)
@@ -185,21 +179,15 @@ class TestSpecFromYaml:
         assert (problems.items[0].code, problems.items[0].line) == (code, line)
 
     def test_reports_fields_as_parse_spec_does(self):
-        problems = spec_from_yaml(
-            "name: chat\nhost: gpu01\nmodel: /m\nserved_model_name: a\nport: 2026-12-01\n"
-        )
+        problems = spec_from_yaml("name: chat\nhost: gpu01\nmodel: /m\nserved_model_name: a\nport: 2026-12-01\n")
         assert [(item.path, item.code) for item in problems.items] == [("port", "OUT_OF_RANGE")]
 
 
 class TestSpecToMapping:
     def test_gives_the_same_bytes_for_the_same_spec_written_in_another_way(self):
         first = parse_spec(FULL)
-        other = parse_spec(
-            dict(reversed(FULL.items())) | {"kv_cache_memory_bytes": 40 * 1024**3, "instances": "3"}
-        )
-        assert canonical(spec_to_mapping(first), form=SPEC_FORM) == canonical(
-            spec_to_mapping(other), form=SPEC_FORM
-        )
+        other = parse_spec(dict(reversed(FULL.items())) | {"kv_cache_memory_bytes": 40 * 1024**3, "instances": "3"})
+        assert canonical(spec_to_mapping(first), form=SPEC_FORM) == canonical(spec_to_mapping(other), form=SPEC_FORM)
 
     def test_has_a_digest_that_stays(self):
         assert (

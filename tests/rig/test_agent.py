@@ -223,9 +223,7 @@ class TestSideBySide:
                     break
             answers: list[str] = []
             threads = [
-                threading.Thread(
-                    target=lambda: answers.append(session.request("observe", {}, timeout=20)["boot_id"])
-                )
+                threading.Thread(target=lambda: answers.append(session.request("observe", {}, timeout=20)["boot_id"]))
                 for _ in range(10)
             ]
             for thread in threads:

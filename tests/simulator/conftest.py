@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import itertools
 import json
-import os
 import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from hosts.agent.status_file import Status, read_status
 from hosts.agent.system import StartRequest
 from simulator.fleet import Fleet, SimulatedHost, simulated_fleet, wait_for
 from simulator.spec import CPU_VLLM, QWEN3, HostSpec, InstallationSpec, ModelSpec
+from tests.addresses import loopback_network
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -162,8 +162,9 @@ def find_port(address: str) -> int:
 
 @pytest.fixture(scope="session")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    network = 100 + os.getpid() % 100
-    with simulated_fleet(tmp_path_factory.mktemp("fleet"), hosts=HOSTS, speed=SPEED, network=network) as running:
+    with simulated_fleet(
+        tmp_path_factory.mktemp("fleet"), hosts=HOSTS, speed=SPEED, network=loopback_network()
+    ) as running:
         yield running
 
 

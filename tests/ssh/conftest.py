@@ -61,9 +61,7 @@ async def _feed(process, child) -> None:
 class Server:
     """An sshd of the test: one account `fleet`; commands are answered by `handle`, or run by a real shell."""
 
-    def __init__(
-        self, host_key: asyncssh.SSHKey, client_key: asyncssh.SSHKey, *, password: str | None = None
-    ) -> None:
+    def __init__(self, host_key: asyncssh.SSHKey, client_key: asyncssh.SSHKey, *, password: str | None = None) -> None:
         self.host_key = host_key
         self.client_key = client_key
         self._password = password

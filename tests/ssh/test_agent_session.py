@@ -51,9 +51,7 @@ def probe(**changes) -> Result:
 class Peer:
     """The other end of a channel: answers each request by `answer(request)`, a list of lines."""
 
-    def __init__(
-        self, answer=lambda request: [], first: tuple[bytes, ...] = (line("", "hello", HELLO),)
-    ) -> None:
+    def __init__(self, answer=lambda request: [], first: tuple[bytes, ...] = (line("", "hello", HELLO),)) -> None:
         self.asked: list[dict] = []
         self.channel = FakeChannel(self._take, first=first)
         self._answer = answer

@@ -69,9 +69,7 @@ class TestCallWithRetry:
 
 class TestTree:
     def test_codes_are_unique_and_every_text_is_a_sentence(self):
-        kinds = [
-            kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, SshError)
-        ]
+        kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, SshError)]
         codes = [code for kind in kinds for code in kind.texts]
         assert len(codes) == len(set(codes)) > 20
         for kind in kinds:

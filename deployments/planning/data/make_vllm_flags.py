@@ -24,9 +24,7 @@ def read_line(line: str) -> tuple[str, dict[str, bool]] | None:
     if not bar or FLAG.fullmatch(flag) is None:
         return None
     parts = VERSION.split(history.strip())
-    return flag, {
-        version: value.strip() != "-" for version, value in zip(parts[1::2], parts[2::2], strict=True)
-    }
+    return flag, {version: value.strip() != "-" for version, value in zip(parts[1::2], parts[2::2], strict=True)}
 
 
 def fill_holes(marks: list[bool]) -> list[bool]:
