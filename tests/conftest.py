@@ -38,6 +38,21 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: item.get_closest_marker("real") is not None)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """The agent sees every marked process of the machine, so its tests share one worker.
+
+    xdist_group would say the same: pytest-xdist 3.8.0 loses the group with pytest 9.2 (it sets Node._nodeid).
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class OneMachine(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return "tests/agent" if nodeid.startswith("tests/agent/") else nodeid
+
+    return OneMachine(config, log)
+
+
 def pytest_terminal_summary(terminalreporter):
     import os
 

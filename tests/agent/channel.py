@@ -106,7 +106,9 @@ class Channel:
 
     def wait_tree(self, launch_id: str) -> dict[str, Any]:
         """The view once leader, engine and tracker are up and the leader handles TERM."""
-        view = self.wait_status(launch_id, lambda view: len(view["processes"]) == 3 and has_line(view, "ready"))
+        # A process that was just forked has its parent's title until it sets its own.
+        whole = {"api_server", "engine_core", "resource_tracker"}
+        view = self.wait_status(launch_id, lambda view: set(by_role(view)) == whole and has_line(view, "ready"))
         return by_role(view)
 
     def close_stdin(self) -> None:

@@ -177,7 +177,9 @@ def raw_port() -> Iterator[Callable[[Callable[[socket.socket], None]], int]]:
                 except OSError:
                     return
                 opened.append(peer)
-                treat(peer)
+                # The client may have left before all was said.
+                with contextlib.suppress(OSError):
+                    treat(peer)
 
         threading.Thread(target=serve, daemon=True).start()
         return listener.getsockname()[1]
