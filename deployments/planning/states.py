@@ -10,7 +10,7 @@ A launch (one start of one instance):
        |        FAILED <---- any of them: the process ended unasked, or a check says it cannot serve
        |                       any of them -> STOPPING -> STOPPED
        v                       any of them -> ORPHANED  (the leader is gone, others of its processes live)
-    STOPPED                                  ORPHANED -> STOPPING -> STOPPED
+    STOPPED                                  ORPHANED -> STOPPING -> STOPPED, or FAILED when it ends by itself
 
 READY, DEGRADED and UNVERIFIED change into each other. The worker that holds the run makes the moves up to
 READY; the watcher makes those between the serving states, FAILED and ORPHANED afterwards; a stop run makes
@@ -75,7 +75,8 @@ LAUNCH_MOVES: Mapping[LaunchState, frozenset[LaunchState]] = {
     _L.FAILED: frozenset({_L.ORPHANED, _L.STOPPING}),
     # A stop that met a process which does not die ends as FAILED with that named, or leaves orphans.
     _L.STOPPING: frozenset({_L.STOPPED, _L.FAILED, _L.ORPHANED}),
-    _L.ORPHANED: frozenset({_L.STOPPING, _L.STOPPED}),
+    # Its last processes may end by themselves: then it failed, and its log says why.
+    _L.ORPHANED: frozenset({_L.STOPPING, _L.FAILED}),
     _L.STOPPED: frozenset(),
 }
 RUN_MOVES: Mapping[RunState, frozenset[RunState]] = {

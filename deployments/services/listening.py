@@ -3,12 +3,13 @@
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
+from datetime import datetime
 from typing import Any
 
 from django.db import transaction
 from django.utils import timezone
 
-from accounts.actors import system_actor
+from accounts.actors import Actor, system_actor
 from audit.record import record
 from deployments import ledger
 from deployments.execution.outcomes import Cancelled, Failed, Outcome, PreconditionFailed
@@ -180,13 +181,15 @@ def state_of(verdict: Verdict) -> LaunchState:
 
 
 @transaction.atomic
-def record_failure(launch: Launch, *, cause: Cause, status: Mapping[str, Any], now) -> bool:
+def record_failure(
+    launch: Launch, *, cause: Cause, status: Mapping[str, Any], now: datetime, by: Actor = WORKER
+) -> bool:
     """The launch ended unasked: FAILED with its cause. What it held is free only when nothing of it lives."""
     alive = [process for process in status.get("processes", []) if process["role"] != "supervisor"]
     moved = move_launch(
         launch,
         to=LaunchState.FAILED,
-        actor=WORKER.label,
+        actor=by.label,
         now=now,
         reason={"code": cause.code, "sentence": cause.sentence},
         cause=cause_row(cause),
@@ -197,7 +200,7 @@ def record_failure(launch: Launch, *, cause: Cause, status: Mapping[str, Any], n
         observed_at=now,
     )
     if moved:
-        record(actor=WORKER, action="launch.failed", subject=launch, after={"code": cause.code})
+        record(actor=by, action="launch.failed", subject=launch, after={"code": cause.code})
         if not alive:
             ledger.release(launch, now=now)
     return moved

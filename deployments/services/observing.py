@@ -60,13 +60,13 @@ def judge(launch: Launch, view: View, *, now: datetime) -> None:
     if view["state"] == "orphaned":
         found_orphaned(launch, view, now=now)
     elif view["state"] == "exited" and launch.state in (LaunchState.FAILED, LaunchState.ORPHANED):
-        found_empty(launch, now=now)
+        found_empty(launch, view, now=now)
     elif view["state"] == "exited" and launch.state == LaunchState.STOPPING:
         found_stopped(launch, view, now=now)
     elif view["state"] == "exited":
         found_exited(launch, view, now=now)
     elif launch.state == LaunchState.STOPPING:
-        record_failure(launch, cause=STOP_NOT_FINISHED, status=view, now=now)
+        record_failure(launch, cause=STOP_NOT_FINISHED, status=view, by=WATCHER, now=now)
 
 
 STOP_NOT_FINISHED = Cause(
@@ -150,21 +150,16 @@ def found_orphaned(launch: Launch, view: View, *, now: datetime) -> None:
 
 def found_exited(launch: Launch, view: View, *, now: datetime) -> None:
     """It started or served, and ended unasked: its own log says why (exit code 0 is no excuse)."""
-    record_failure(launch, cause=explain(launch, view), status=view, now=now)
+    record_failure(launch, cause=explain(launch, view), status=view, by=WATCHER, now=now)
 
 
-def found_empty(launch: Launch, *, now: datetime) -> None:
-    """Nothing of it is left: what it held is free; an orphan that ended by itself is stopped."""
+def found_empty(launch: Launch, view: View, *, now: datetime) -> None:
+    """Nothing of it is left, and what it held is free. An orphan that ended unasked failed, as its log says:
+    in a crash the leader is often seen to go a moment before the others.
+    """
     ledger.release(launch, now=now)
     if launch.state == LaunchState.ORPHANED:
-        move_launch(
-            launch,
-            to=LaunchState.STOPPED,
-            actor=WATCHER.label,
-            now=now,
-            reason={"code": "ENDED_BY_ITSELF", "sentence": "Its last processes ended by themselves."},
-            ended_at=now,
-        )
+        found_exited(launch, view, now=now)
 
 
 def judge_missing(launch: Launch, *, boot_id: str, now: datetime) -> None:
@@ -172,14 +167,14 @@ def judge_missing(launch: Launch, *, boot_id: str, now: datetime) -> None:
     began = launch.launched_at or launch.created_at
     if (now - began).total_seconds() < YOUNG_SECONDS:
         return
-    if launch.state in (LaunchState.FAILED, LaunchState.ORPHANED):
-        found_empty(launch, now=now)
+    if launch.state == LaunchState.FAILED:
+        ledger.release(launch, now=now)
         return
     if launch.state == LaunchState.STOPPING:
         found_stopped(launch, {}, now=now)
         return
     if launch.launched_at is None:
-        record_failure(launch, cause=NEVER_STARTED, status={"processes": []}, now=now)
+        record_failure(launch, cause=NEVER_STARTED, status={"processes": []}, by=WATCHER, now=now)
         return
     rebooted = bool(launch.boot_id) and launch.boot_id != boot_id
     cause = Cause(
@@ -191,7 +186,7 @@ def judge_missing(launch: Launch, *, boot_id: str, now: datetime) -> None:
         evidence_line=None,
         line_number=None,
     )
-    record_failure(launch, cause=cause, status={"processes": []}, now=now)
+    record_failure(launch, cause=cause, status={"processes": []}, by=WATCHER, now=now)
 
 
 NEVER_STARTED = Cause(

@@ -1,14 +1,18 @@
 """Plan, start, verify, watch and stop on a simulated host, through the application's own services."""
 
+from datetime import timedelta
+
 import pytest
 from django.utils import timezone
 
+from audit.models import Entry
 from deployments import ledger
 from deployments.log_store import read_lines
 from deployments.models import Launch, Plan, PortReservation, Reservation, Run
 from deployments.planning.refusals import Refused
 from deployments.planning.spec import DeploymentSpec
 from deployments.planning.spec_parse import parse_spec
+from deployments.services.observing import WATCHER
 from deployments.services.plans import make_start_plan, make_stop_plan, make_sweep_plan
 from deployments.services.revisions import create_deployment
 from deployments.services.runs import RunRefused, request_run
@@ -189,6 +193,25 @@ class TestWatcher:
         launch.refresh_from_db()
         assert (swept.state, launch.state) == ("succeeded", "stopped"), swept.problem
         assert not Reservation.objects.filter(until__isnull=True).exists()
+
+    @pytest.mark.parametrize("end", ["its processes end", "the host is started anew"])
+    def test_calls_an_orphan_failed_that_ends_by_itself(self, host, fleet, watching, settings, end):
+        settings.WATCH_INTERVAL_SECONDS = 1
+        launch = Launch.objects.get(plan=start(host).plan)
+        Launch.objects.update(launched_at=timezone.now() - timedelta(minutes=1))
+        fleet["gpu-a"].kill("vllm serve")
+        watching()
+        eventually(lambda: Launch.objects.filter(pk=launch.pk, state="orphaned").exists())
+        if end == "its processes end":
+            fleet["gpu-a"].kill("VLLM::EngineCore")
+            fleet["gpu-a"].kill("resource_tracker")
+        else:
+            fleet["gpu-a"].reboot()
+        eventually(lambda: Launch.objects.filter(pk=launch.pk, state="failed").exists())
+        launch.refresh_from_db()
+        assert launch.cause["code"] == ("KILLED" if end == "its processes end" else "HOST_REBOOTED"), launch.cause
+        assert Entry.objects.filter(action="launch.failed").get().actor == WATCHER.label
+        eventually(lambda: not Reservation.objects.filter(until__isnull=True).exists())
 
     def test_calls_an_instance_failed_whose_engine_died_with_the_cause(self, host, fleet, watching, settings):
         settings.WATCH_INTERVAL_SECONDS = 1
