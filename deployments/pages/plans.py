@@ -89,9 +89,29 @@ def shown_launch(launch: dict, devices: dict[str, Device], *, values: bool) -> d
         "port": launch.get("port"),
         "served_name": launch.get("served_name"),
         "expected": launch.get("expected") or {},
+        "terms": memory_terms(launch.get("memory") or {}),
         "devices": [(devices.get(uuid), uuid, reserved.get(uuid)) for uuid in launch.get("devices") or []],
         "command": command_line(launch.get("argv") or []),
         "environment": shown_environment(launch, values=values),
+    }
+
+
+def memory_terms(memory: dict) -> dict:
+    """Term by term what an instance takes on each of its devices, and the range of the whole."""
+    named = {
+        "weights": _("weights"),
+        "kv_cache": _("KV cache"),
+        "activations": _("activations"),
+        "runtime": _("runtime"),
+        "graphs": _("CUDA graphs"),
+    }
+    parts = [(label, memory[key]) for key, label in named.items() if memory.get(key)]
+    return {
+        "parts": parts,
+        "total": sum(size for _label, size in parts),
+        "low": memory.get("low"),
+        "high": memory.get("high"),
+        "pinned": memory.get("pinned"),
     }
 
 

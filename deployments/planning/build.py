@@ -107,6 +107,7 @@ def build_start_plan(
         notes=(
             *decided.notes,
             *note_host(facts=facts, vllm=vllm),
+            *_cache_notes(spec=spec, launches=launches),
             *_kept_notes(kept=kept, revision=revision),
         ),
         memory=build_bars(
@@ -280,7 +281,27 @@ def _launch_intent(*, launch: _Launch, spec: DeploymentSpec, revision: RevisionR
         "model_path": spec.model,
         "executable": installation.executable or installation.python,
         "vllm_version": str(version),
-        "expected": {"max_model_len": spec.max_model_len, "kv_tokens": launch.need.kv_tokens},
+        "memory": _memory_intent(launch.need),
+        "expected": {
+            "max_model_len": spec.max_model_len,
+            "kv_tokens": launch.need.kv_tokens,
+            "full_requests": launch.need.full_requests,
+        },
+    }
+
+
+def _memory_intent(need: Need) -> dict[str, Any]:
+    """Bytes on each of its devices, term by term, and the range in which their sum is believed to lie."""
+    low, high = need.whole_range
+    return {
+        "weights": need.weights.bytes,
+        "kv_cache": need.kv_cache,
+        "activations": need.overhead.activations.bytes,
+        "runtime": need.overhead.runtime.bytes,
+        "graphs": need.overhead.graphs.bytes,
+        "low": low,
+        "high": high,
+        "pinned": need.pinned is not None,
     }
 
 
@@ -338,6 +359,20 @@ def _start_preconditions(
 def plan_summary(plan: Plan) -> Mapping[str, int]:
     """Count what a plan does, for one line in a list: {"starts": 3, "stops": 0, "steps": 3}."""
     return {"starts": len(plan.launches), "stops": len(plan.stops), "steps": len(plan.order)}
+
+
+def _cache_notes(*, spec: DeploymentSpec, launches: Sequence[_Launch]) -> list[Note]:
+    """Whether the caches hold as many requests of the whole context as are let in at a time."""
+    held = [launch.need.full_requests for launch in launches if launch.need.full_requests is not None]
+    if spec.max_num_seqs is None or not held or min(held) >= spec.max_num_seqs:
+        return []
+    return [
+        Note(
+            code="CACHE_BELOW_SEQUENCES",
+            message=f"The KV cache holds {min(held)} requests of the whole context length at a time; max_num_seqs lets"
+            f" {spec.max_num_seqs} in. Beyond that long requests are interrupted and computed again.",
+        )
+    ]
 
 
 def _kept_notes(*, kept: Sequence[RunningInstance], revision: RevisionRef) -> list[Note]:

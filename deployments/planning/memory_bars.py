@@ -31,9 +31,9 @@ def _bar(*, room: DeviceRoom, needs: Sequence[tuple[str, tuple[str, ...], Need]]
     for launch_id, devices, need in needs:
         if room.device.uuid in devices:
             segments += [
-                Segment(kind="weights", bytes=need.weights, label="weights", launch_id=launch_id),
+                Segment(kind="weights", bytes=need.weights.bytes, label="weights", launch_id=launch_id),
                 Segment(kind="kv_cache", bytes=need.kv_cache, label="KV cache", launch_id=launch_id),
-                Segment(kind="overhead", bytes=need.overhead, label="overhead", launch_id=launch_id),
+                Segment(kind="overhead", bytes=need.overhead.bytes, label="overhead", launch_id=launch_id),
             ]
     segments.append(Segment(kind="reserve", bytes=room.reserve, label="kept free"))
     rest = room.total - sum(segment.bytes for segment in segments)

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from deployments.planning.sizes import GIB, MIB
+from deployments.planning.sizes import GIB
 
 # What all instances of one device may take together, and what stays free for contexts, graphs and the driver.
 DEVICE_SHARE = Decimal("0.90")
-# Context and runtime of one process on a GPU, beside activations.
-GPU_RUNTIME = 512 * MIB
 # A profiling run puts this many tokens through the model at once (vLLM's default for GPUs of 70 GiB and
 # more).
 BATCHED_TOKENS = 8192
@@ -94,6 +92,10 @@ def text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return config
 
 
+def layer_count(config: Mapping[str, Any]) -> int | None:
+    return _first(text_config(config), _LAYERS)
+
+
 def attention_heads(config: Mapping[str, Any]) -> int | None:
     return _first(text_config(config), _HEADS)
 
@@ -153,18 +155,13 @@ def kv_shape(
     )
 
 
-def gpu_overhead(*, config: Mapping[str, Any], max_num_seqs: int | None, tensor_parallel: int = 1) -> int:
-    """Estimate what one worker needs beside weights and KV cache.
-
-    That is its runtime, the activations of a full batch and logits in float32: 0.81 GiB for the shape of
-    Qwen3-0.6B with 32 sequences, where 0.64 GiB was measured. None of it is exact: prefer pinned bytes.
-    """
+def activation_bytes(*, config: Mapping[str, Any], tokens: int, sequences: int, tensor_parallel: int = 1) -> int:
+    """Estimate the peak of one forward pass: the widest layer for `tokens` tokens, and logits in float32."""
     text = text_config(config)
     hidden = _first(text, _HIDDEN) or 4096
     inner = _first(text, _INNER) or 4 * hidden
-    activations = BATCHED_TOKENS * (4 * inner // tensor_parallel + 8 * hidden) * 2
-    logits = (max_num_seqs or 1024) * (_whole(text.get("vocab_size")) or 128_000) * 4 // tensor_parallel
-    return GPU_RUNTIME + activations + logits
+    widest = tokens * (4 * inner // tensor_parallel + 8 * hidden) * 2
+    return widest + sequences * (_whole(text.get("vocab_size")) or 128_000) * 4 // tensor_parallel
 
 
 def estimate_weight_bytes(config: Mapping[str, Any]) -> int | Unknown:

@@ -10,6 +10,14 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from deployments.planning import model_memory as memory
+from deployments.planning.memory_terms import (
+    Overhead,
+    Term,
+    cpu_overhead,
+    gpu_overhead,
+    weights_term,
+    whole_range,
+)
 from deployments.planning.refusals import Refusal, RefusalCode
 from deployments.planning.sizes import GIB, format_gib
 
@@ -58,15 +66,24 @@ class ModelFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """One instance on one of its devices: weights + kv_cache + overhead = reserved."""
+    """One instance on one of its devices: weights + kv_cache + overhead = reserved.
 
-    weights: int
+    `pinned` is what vLLM is told to take for its KV cache; None lets it measure. `full_requests` is how many
+    requests of the whole context length the cache holds at a time. None where it cannot be known.
+    """
+
+    weights: Term
     kv_cache: int
-    overhead: int
+    overhead: Overhead
     reserved: int
     share: Decimal | None
     pinned: int | None
     kv_tokens: int | None
+    full_requests: int | None
+
+    @property
+    def whole_range(self) -> tuple[int, int]:
+        return whole_range(weights=self.weights, kv_cache=self.kv_cache, overhead=self.overhead)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,89 +184,106 @@ def _try_groups(
 def _need(
     *, spec: DeploymentSpec, room: DeviceRoom, count: int, model: ModelFigures, can_pin: bool
 ) -> tuple[Need, list[Refusal]]:
-    weights = -(-(model.weights or 0) // spec.workers)
+    weights = weights_term(size=-(-(model.weights or 0) // spec.workers))
     if room.device.kind == "cpu":
         return _cpu_need(spec=spec, room=room, weights=weights, model=model, can_pin=can_pin)
-    overhead = memory.gpu_overhead(
-        config=model.config, max_num_seqs=spec.max_num_seqs, tensor_parallel=spec.tensor_parallel
-    )
-    if spec.kv_cache_memory_bytes is not None:
-        return _pinned_need(spec=spec, room=room, weights=weights, overhead=overhead, model=model, can_pin=can_pin)
-    share = spec.gpu_memory_utilization or memory.default_share(instances_on_device=count)
-    reserved = memory.share_bytes(total=room.total, share=share)
-    kv_cache = reserved - weights - overhead
+    overhead = gpu_overhead(spec=spec, config=model.config)
+    kv_cache, budget = _kv_budget(spec=spec, room=room, count=count, weights=weights, overhead=overhead)
     if kv_cache <= 0:
-        empty = Need(
-            weights=weights,
-            kv_cache=0,
-            overhead=overhead,
-            reserved=reserved,
-            share=share,
-            pinned=None,
-            kv_tokens=None,
-        )
-        return empty, [_share_too_small(room=room, reserved=reserved, weights=weights, overhead=overhead)]
+        problem = _share_too_small(room=room, reserved=budget, weights=weights.bytes, overhead=overhead.bytes)
+        return _gpu_need(spec, room, model, weights, overhead, kv_cache=0, pinned=None), [problem]
+    wished = spec.kv_cache_memory_bytes is not None
+    pinned = kv_cache if wished or (can_pin and _is_known(model)) else None
+    need = _gpu_need(spec, room, model, weights, overhead, kv_cache=kv_cache, pinned=pinned)
     problems = _one_request(spec=spec, room=room, kv_cache=kv_cache, model=model)
-    # Overhead is an estimate, so only 95 % of the tokens it leaves are promised.
-    tokens = _tokens(model=model, kv_cache=kv_cache * 95 // 100, kind=room.device.kind)
-    return Need(
-        weights=weights,
-        kv_cache=kv_cache,
-        overhead=overhead,
-        reserved=reserved,
-        share=share,
-        pinned=None,
-        kv_tokens=tokens,
-    ), problems
+    return need, problems + ([_cannot_pin()] if wished and not can_pin else [])
 
 
-def _pinned_need(
-    *, spec: DeploymentSpec, room: DeviceRoom, weights: int, overhead: int, model: ModelFigures, can_pin: bool
-) -> tuple[Need, list[Refusal]]:
-    kv_cache = spec.kv_cache_memory_bytes or 0
-    reserved = weights + kv_cache + overhead
-    # vLLM still refuses to start unless the share of the device is free (0.10.2 to 0.33), so the share says
-    # what is really needed.
-    share = max(Decimal("0.01"), (Decimal(reserved) / room.total).quantize(Decimal("0.001"), rounding="ROUND_DOWN"))
-    problems = _one_request(spec=spec, room=room, kv_cache=kv_cache, model=model)
-    if not can_pin:
-        problems.append(
-            Refusal(
-                code=RefusalCode.FLAG_UNKNOWN_IN_VERSION,
-                message="This vLLM cannot be given the bytes of its KV cache on a GPU; releases from 0.10.2 on can.",
-                next_step="Set gpu_memory_utilization instead, or choose a newer vLLM.",
-                numbers={"flag": "--kv-cache-memory-bytes", "first": "0.10.2"},
-            )
-        )
+def _kv_budget(
+    *, spec: DeploymentSpec, room: DeviceRoom, count: int, weights: Term, overhead: Overhead
+) -> tuple[int, int]:
+    """Return the bytes of the KV cache and the budget they were taken from.
+
+    A share that a person wrote is what vLLM divides: context and graphs come on top of it. The share of several
+    instances is ours, and everything of an instance lies inside it.
+    """
+    if spec.kv_cache_memory_bytes is not None:
+        return spec.kv_cache_memory_bytes, spec.kv_cache_memory_bytes
+    if spec.gpu_memory_utilization is not None:
+        budget = memory.share_bytes(total=room.total, share=spec.gpu_memory_utilization)
+        return budget - weights.bytes - overhead.activations.bytes, budget
+    budget = memory.share_bytes(total=room.total, share=memory.default_share(instances_on_device=count))
+    return budget - weights.bytes - overhead.bytes, budget
+
+
+def _is_known(model: ModelFigures) -> bool:
+    """Whether the estimate is good enough to tell vLLM the bytes of its cache."""
+    return bool(model.weights) and model.shape is not None and model.shape.exact
+
+
+def _gpu_need(
+    spec: DeploymentSpec,
+    room: DeviceRoom,
+    model: ModelFigures,
+    weights: Term,
+    overhead: Overhead,
+    *,
+    kv_cache: int,
+    pinned: int | None,
+) -> Need:
+    reserved = weights.bytes + kv_cache + overhead.bytes
+    # vLLM refuses to start unless this share of the device is free (0.10.2 to 0.33), with pinned bytes too; context
+    # and graphs lie outside the share that it divides, so they are left out of it (0.11 on, measured on 0.25.1).
+    inside = Decimal(weights.bytes + kv_cache + overhead.activations.bytes) / room.total
+    share = max(Decimal("0.01"), inside.quantize(Decimal("0.001"), rounding="ROUND_DOWN"))
+    if spec.kv_cache_memory_bytes is None and spec.gpu_memory_utilization is not None:
+        share = spec.gpu_memory_utilization
+    tokens = _tokens(model=model, kv_cache=kv_cache, kind=room.device.kind)
     return Need(
         weights=weights,
         kv_cache=kv_cache,
         overhead=overhead,
         reserved=reserved,
         share=min(share, Decimal(1)),
-        pinned=kv_cache,
-        kv_tokens=_tokens(model=model, kv_cache=kv_cache, kind=room.device.kind),
-    ), problems
+        pinned=pinned,
+        kv_tokens=tokens,
+        full_requests=_full_requests(spec=spec, model=model, tokens=tokens),
+    )
+
+
+def _cannot_pin() -> Refusal:
+    return Refusal(
+        code=RefusalCode.FLAG_UNKNOWN_IN_VERSION,
+        message="This vLLM cannot be given the bytes of its KV cache on a GPU; releases from 0.10.2 on can.",
+        next_step="Set gpu_memory_utilization instead, or choose a newer vLLM.",
+        numbers={"flag": "--kv-cache-memory-bytes", "first": "0.10.2"},
+    )
 
 
 def _cpu_need(
-    *, spec: DeploymentSpec, room: DeviceRoom, weights: int, model: ModelFigures, can_pin: bool
+    *, spec: DeploymentSpec, room: DeviceRoom, weights: Term, model: ModelFigures, can_pin: bool
 ) -> tuple[Need, list[Refusal]]:
-    eager = spec.extra_args.get("--enforce-eager") is True
-    overhead = memory.CPU_OVERHEAD_EAGER if eager else memory.CPU_OVERHEAD
+    overhead = cpu_overhead(eager=spec.extra_args.get("--enforce-eager") is True)
     kv_cache = spec.kv_cache_memory_bytes or memory.CPU_KV_DEFAULT
     if not can_pin:
         # VLLM_CPU_KVCACHE_SPACE counts whole GiB.
         kv_cache = -(-kv_cache // GIB) * GIB
+    tokens = _tokens(model=model, kv_cache=kv_cache, kind="cpu")
     return Need(
         weights=weights,
         kv_cache=kv_cache,
         overhead=overhead,
-        reserved=weights + kv_cache + overhead,
+        reserved=weights.bytes + kv_cache + overhead.bytes,
         share=None,
         pinned=kv_cache,
-        kv_tokens=_tokens(model=model, kv_cache=kv_cache, kind="cpu"),
+        kv_tokens=tokens,
+        full_requests=_full_requests(spec=spec, model=model, tokens=tokens),
     ), _one_request(spec=spec, room=room, kv_cache=kv_cache, model=model)
+
+
+def _full_requests(*, spec: DeploymentSpec, model: ModelFigures, tokens: int | None) -> int | None:
+    length = spec.max_model_len or memory.context_limit(model.config)
+    return tokens // length if tokens is not None and length else None
 
 
 def _tokens(*, model: ModelFigures, kv_cache: int, kind: str) -> int | None:

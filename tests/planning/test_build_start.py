@@ -87,7 +87,12 @@ class TestIntent:
         )
         assert (launch["executable"], launch["vllm_version"]) == ("/opt/vllm/bin/vllm", "0.25.1")
         assert launch["expected"]["max_model_len"] == 2048
-        assert "0.9" in launch["argv"]
+        assert launch["expected"]["full_requests"] == launch["expected"]["kv_tokens"] // 2048
+        terms = ("weights", "kv_cache", "activations", "runtime", "graphs")
+        assert sum(launch["memory"][term] for term in terms) == launch["reserved_bytes"]["GPU-0"]
+        assert launch["memory"]["low"] < launch["reserved_bytes"]["GPU-0"] < launch["memory"]["high"]
+        assert launch["argv"][launch["argv"].index("--kv-cache-memory-bytes") + 1] == str(launch["memory"]["kv_cache"])
+        assert launch["memory"]["pinned"] is True
         assert (plan.kind, plan.order) == ("start", (("launch-1",),))
 
     def test_is_digested_over_its_canonical_bytes(self):
@@ -98,7 +103,7 @@ class TestIntent:
 
     def test_has_a_digest_that_stays(self):
         plan = planned(spec=make_spec(max_model_len=2048, max_num_seqs=32))
-        assert plan.digest == "ba3e49a068a786dc35e21bd0526d8fec01fe0c59d2a6d23ce4575b80e9d53cfa"
+        assert plan.digest == "c4a2ed2d9e701a4545ef1c175b763815ec0a63b671db3807446c497ce389c031"
 
     def test_is_the_same_for_the_same_arguments_and_another_for_any_change(self):
         plan = planned()
@@ -245,7 +250,7 @@ class TestHostWithoutGpus:
             "67108864",
             "--enforce-eager",
         ]
-        assert launch["expected"] == {"max_model_len": 512, "kv_tokens": 131_072}
+        assert launch["expected"] == {"max_model_len": 512, "kv_tokens": 131_072, "full_requests": 256}
         assert launch["reserved_bytes"] == {"cpu": 2 * GIB + 64 * 2**20 + 1_600_000}
         assert launch["devices"] == ["cpu"]
 
@@ -493,7 +498,7 @@ class TestRefused:
 
 class TestReserve:
     def test_is_five_percent_of_every_device(self):
-        plan = planned(spec=make_spec(gpu_memory_utilization=0.95, max_model_len=2048))
+        plan = planned(spec=make_spec(gpu_memory_utilization=0.94, max_model_len=2048))
         kept = next(segment.bytes for segment in plan.memory[0].segments if segment.kind == "reserve")
         assert kept == H200_TOTAL * 5 // 100
-        assert codes(plan_start(spec=make_spec(gpu_memory_utilization=0.96))) == ["MEMORY_TOO_SMALL"]
+        assert codes(plan_start(spec=make_spec(gpu_memory_utilization=0.95))) == ["MEMORY_TOO_SMALL"]
