@@ -36,7 +36,9 @@ def taken(host: Host, deployment: Deployment) -> Taken:
         .annotate(held=Sum("bytes"))
     )
     ports = PortReservation.objects.filter(host=host, until__isnull=True).values_list("port", flat=True)
+    served = Launch.objects.filter(host=host, ready_at__isnull=False).values_list("compile_key", flat=True)
     return Taken(
+        compiled=frozenset(served.distinct().order_by()),
         ports=frozenset(ports),
         reserved=dict(reserved),
         instances=tuple(running_instance(launch) for launch in live_launches(deployment).filter(host=host)),

@@ -179,6 +179,8 @@ class Launch(models.Model):
     port = models.PositiveIntegerField()
     served_name = models.CharField(max_length=200)
     argv = models.JSONField()
+    # Launches of one key share vLLM's compile cache (planning/start_order.py).
+    compile_key = models.CharField(max_length=64, blank=True, db_default="")
     attempt = models.PositiveIntegerField(default=0)
     boot_id = models.CharField(max_length=64, blank=True)
     pid = models.BigIntegerField(null=True)

@@ -240,7 +240,7 @@ def make_plan(deployment: Deployment, host: Host, *, kind: str = "start", now=NO
             "kind": kind,
             "launches": [launch_intent(row) for row in rows],
             "stops": [],
-            "order": [[str(row.pk) for row in rows]],
+            "order": {"mode": "pinned", "side_by_side": 1, "leader": None, "after": {}},
         },
         form=1,
     )

@@ -1,6 +1,6 @@
 """Carries out a stored plan. It never plans again: what the plan presupposes is checked, and if it does not hold, it stops."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from deployments.execution.clock import Clock
@@ -8,12 +8,15 @@ from deployments.execution.limits import Limits
 from deployments.execution.listener import Listener
 from deployments.execution.outcomes import Cancelled, Done, Failed, Outcome, PreconditionFailed
 from deployments.execution.session import Session
+from deployments.execution.side_by_side import Shared, SideBySide, Work
 from deployments.execution.start import Resume, Roots, StartOne, request_change, stop_launch
 from deployments.planning.preconditions import Broken, Seen, find_broken
 from hosts.agent_session import AgentRefused
 from hosts.facts.model import CPU_DEVICE
 
 Intent = Mapping[str, Any]
+# Stops ask little of a host: the agent waits for processes to end.
+MOST_STOPS = 16
 
 
 class Engine:
@@ -33,18 +36,24 @@ class Engine:
         roots: Roots,
         secrets_of: Callable[[Mapping[str, Any]], Mapping[str, str]],
         resume_of: Callable[[str], Resume],
+        leave: Callable[[], None] = lambda: None,
     ) -> None:
         self.session = session
         self.intent = intent
         self.preconditions = preconditions
         self.fence = fence
-        self.listener = listener
+        self.listener: Listener = Shared(listener, is_broken=self.is_broken)
         self.clock = clock
         self.limits = limits
         self.facts_age_s = facts_age_s
         self.roots = roots
         self.secrets_of = secrets_of
         self.resume_of = resume_of
+        self.leave = leave
+        self.side_by_side: SideBySide | None = None
+
+    def is_broken(self) -> bool:
+        return self.side_by_side is not None and self.side_by_side.error is not None
 
     def run(self) -> Outcome:
         """Stops first, then starts in the plan's order. One failed instance does not keep the others from starting."""
@@ -52,7 +61,7 @@ class Engine:
         if broken is not None:
             return broken
         outcome = self.run_stops()
-        if not isinstance(outcome, Done):
+        if not isinstance(outcome, Done) or not self.intent["launches"]:
             return outcome
         return self.run_starts()
 
@@ -70,13 +79,23 @@ class Engine:
         )
 
     def run_stops(self) -> Outcome:
-        for stop in self.intent["stops"]:
-            if self.listener.cancelled():
-                return Cancelled()
-            outcome = self.stop_one(stop["launch_id"])
-            if not isinstance(outcome, Done):
-                return outcome
-        return Done()
+        """All side by side: one that does not die keeps no other from ending."""
+        stops = [stop["launch_id"] for stop in self.intent["stops"]]
+        outcomes = self.carry_out(stops, lambda launch_id, _gate: self.stop_one(launch_id), after={}, room=MOST_STOPS)
+        return first_bad(outcomes.values()) or (Done() if len(outcomes) == len(stops) else Cancelled())
+
+    def carry_out(
+        self, launch_ids: Sequence[str], work: Work, *, after: Mapping[str, Sequence[str]], room: int
+    ) -> Mapping[str, Outcome]:
+        self.side_by_side = SideBySide(
+            work=work,
+            after=after,
+            room=room,
+            cancelled=self.listener.cancelled,
+            tick=self.limits.tick,
+            leave=self.leave,
+        )
+        return self.side_by_side.run(launch_ids)
 
     def stop_one(self, launch_id: str) -> Outcome:
         self.listener.stopping(launch_id)
@@ -108,21 +127,22 @@ class Engine:
 
     def run_starts(self) -> Outcome:
         launches = {launch["launch_id"]: launch for launch in self.intent["launches"]}
-        failures: list[Failed] = []
-        for step in self.intent["order"]:
-            for launch_id in step:
-                if launch_id not in launches:
-                    continue
-                if self.listener.cancelled():
-                    return Cancelled()
-                outcome = self.start_one(launches[launch_id])
-                if isinstance(outcome, PreconditionFailed | Cancelled):
-                    return outcome
-                if isinstance(outcome, Failed):
-                    failures.append(outcome)
+        order = self.intent["order"]
+        outcomes = self.carry_out(
+            list(launches),
+            lambda launch_id, gate: self.start_one(launches[launch_id], gate),
+            after=order["after"],
+            room=order["side_by_side"],
+        )
+        ended = first_bad(outcomes.values(), kinds=(PreconditionFailed, Cancelled))
+        if ended is not None:
+            return ended
+        if len(outcomes) < len(launches):
+            return Cancelled()
+        failures = [outcome for outcome in outcomes.values() if isinstance(outcome, Failed)]
         return self.sum_up(failures, total=len(launches))
 
-    def start_one(self, launch: Mapping[str, Any]) -> Outcome:
+    def start_one(self, launch: Mapping[str, Any], gate: Callable[[], None]) -> Outcome:
         resume = self.resume_of(launch["launch_id"])
         if resume.ended is not None:
             # It ended under an earlier worker, and what it held was given back: it never starts again.
@@ -137,6 +157,7 @@ class Engine:
             limits=self.limits,
             resume=resume,
             roots=self.roots,
+            gate=gate,
         )
         broken = None if self.runs_already(launch) else self.find_broken(launch)
         return start.run() if broken is None else start.not_begun(broken)
@@ -175,3 +196,9 @@ class Engine:
             first.next_step,
             {"failed": len(failures), "total": total},
         )
+
+
+def first_bad(
+    outcomes: Iterable[Outcome], *, kinds: tuple[type, ...] = (PreconditionFailed, Failed, Cancelled)
+) -> Outcome | None:
+    return next((outcome for outcome in outcomes if isinstance(outcome, kinds)), None)

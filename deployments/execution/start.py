@@ -1,6 +1,6 @@
 """Starting one instance: ask the host, follow its log to the end of the start, and let it prove that it serves."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -69,6 +69,7 @@ class StartOne:
         limits: Limits,
         resume: Resume,
         roots: Roots,
+        gate: Callable[[], None] = lambda: None,
     ) -> None:
         self.session = session
         self.launch = launch
@@ -79,6 +80,8 @@ class StartOne:
         self.clock = clock
         self.limits = limits
         self.roots = roots
+        self.gate = gate
+        self.gate_passed = False
         self.offset = resume.offset
         self.progress = resume.progress
 
@@ -162,7 +165,10 @@ class StartOne:
         }.get(code, "as planned")
 
     def follow_log(self) -> Outcome | None:
-        """Read until the server listens (None), or tell how the start ended instead."""
+        """Read until the server listens (None), or tell how the start ended instead.
+
+        When its engine is ready, the gate is passed: nothing that others do disturbs it any more.
+        """
         began = last_line = self.clock.monotonic()
         stream = self.session.stream("tail", {"launch_id": self.id, "offset": self.offset, "follow": True})
         for event in stream.ticks(self.limits.tick):
@@ -173,6 +179,7 @@ class StartOne:
             if event is not None:
                 last_line = now
                 self.take(event)
+                self.pass_gate()
             if self.progress.listening:
                 stream.cancel()
                 return None
@@ -180,6 +187,12 @@ class StartOne:
                 stream.cancel()
                 return self.time_out(began=began, now=now)
         return self.fail_from_log()
+
+    def pass_gate(self) -> None:
+        """Once the engine is ready, those that wait for it may begin."""
+        if self.progress.engine_ready and not self.gate_passed:
+            self.gate_passed = True
+            self.gate()
 
     def take(self, event: Mapping[str, Any]) -> None:
         """One piece of the log: kept, and read for phases."""

@@ -8,6 +8,7 @@ from django.utils.translation import gettext_lazy
 
 from deployments.models import Deployment, Launch, Plan
 from deployments.pages.deployments import HIDDEN, SEE_VALUES, difference
+from deployments.planning.plan import waves_of
 from deployments.planning.refusals import RefusalCode, Refused
 from deployments.planning.states import LAUNCH_ACTIVE, LaunchState
 from deployments.services.revisions import spec_of
@@ -44,7 +45,7 @@ def plan_page(plan: Plan, user, *, now) -> dict:
         "expired": plan.state == Plan.State.EXPIRED or (plan.state == Plan.State.OPEN and plan.expires_at <= now),
         "launches": [shown_launch(launch, devices, values=values) for launch in launches],
         "stops": [{**stop, "name": instance_name(stop)} for stop in stops],
-        "steps": [[names.get(str(key), str(key)) for key in step] for step in intent.get("order") or []],
+        "steps": [[names.get(str(key), str(key)) for key in step] for step in waves_of(intent)],
         "bars": [device_bar(bar) for bar in plan.display.get("memory") or []],
         "notes": plan.display.get("notes") or [],
         "preconditions": [shown_precondition(row, names, devices) for row in plan.preconditions],

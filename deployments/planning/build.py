@@ -21,7 +21,7 @@ from deployments.planning.arguments import (
 from deployments.planning.host_checks import judge_host, note_host
 from deployments.planning.host_choices import ChosenVllm, choose_model, choose_vllm, read_figures
 from deployments.planning.memory_bars import build_bars
-from deployments.planning.placement import Need, Placement, place_instances, select_devices
+from deployments.planning.placement import DeviceRoom, Need, Placement, place_instances, select_devices
 from deployments.planning.plan import (
     HostRef,
     Note,
@@ -34,6 +34,7 @@ from deployments.planning.plan import (
 )
 from deployments.planning.ports import assign_ports
 from deployments.planning.refusals import Refusal, RefusalCode, Refused
+from deployments.planning.start_order import Starting, StartOrder, compile_key, order_starts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -95,11 +96,23 @@ def build_start_plan(
         return Refused(reasons=(*reasons, *(decided if isinstance(decided, list) else ())))
     launches = [_launch(decided=decided, slot=slot, launch_id=ids()) for slot in slots]
     vllm = decided.vllm
+    entries = [
+        _launch_intent(
+            launch=launch, spec=spec, revision=revision, vllm=vllm, room=decided.placement.devices[launch.slot][0]
+        )
+        for launch in launches
+    ]
+    order = order_starts(
+        launches=[_starting(launch, workers=spec.workers) for launch in launches],
+        cores=facts.cpu_count,
+        memory_available=facts.memory_available,
+        warm=all(entry["compile_key"] in taken.compiled for entry in entries),
+    )
     intent = {
         **_head(kind="start", revision=revision, host=host),
-        "launches": [_launch_intent(launch=launch, spec=spec, revision=revision, vllm=vllm) for launch in launches],
+        "launches": entries,
         "stops": [],
-        "order": _one_start_per_device(launches),
+        "order": _order_intent(order),
     }
     return seal_plan(
         intent=intent,
@@ -108,6 +121,7 @@ def build_start_plan(
             *decided.notes,
             *note_host(facts=facts, vllm=vllm),
             *_cache_notes(spec=spec, launches=launches),
+            *_order_notes(order, count=len(launches)),
             *_kept_notes(kept=kept, revision=revision),
         ),
         memory=build_bars(
@@ -172,7 +186,7 @@ def build_stop_plan(
     if not targets:
         return Refused(reasons=(_nothing_to_stop(deployment_name=deployment_name, host=host),))
     ordered = sorted(targets, key=lambda target: (target.slot, target.launch_id))
-    intent = {
+    intent: dict[str, Any] = {
         "form": 1,
         "kind": kind,
         "deployment": {"id": deployment_id, "name": deployment_name},
@@ -190,7 +204,7 @@ def build_stop_plan(
             }
             for target in ordered
         ],
-        "order": [[target.launch_id for target in ordered]],
+        "order": {"after": {}},
     }
     known = [
         Precondition(code="launch_known", subject=target.slot_key, wanted=target.launch_id, launch_id=target.launch_id)
@@ -263,8 +277,29 @@ def _host_intent(host: HostRef) -> dict[str, Any]:
     }
 
 
-def _launch_intent(*, launch: _Launch, spec: DeploymentSpec, revision: RevisionRef, vllm: ChosenVllm) -> dict[str, Any]:
+def _starting(launch: _Launch, *, workers: int) -> Starting:
+    return Starting(
+        launch_id=launch.launch_id,
+        devices=launch.shape.devices,
+        pinned=launch.need.pinned is not None,
+        weights=launch.need.weights.bytes * workers,
+    )
+
+
+def _order_intent(order: StartOrder) -> dict[str, Any]:
+    return {
+        "mode": order.mode,
+        "side_by_side": order.side_by_side,
+        "leader": order.leader,
+        "after": {launch_id: list(before) for launch_id, before in order.after.items()},
+    }
+
+
+def _launch_intent(
+    *, launch: _Launch, spec: DeploymentSpec, revision: RevisionRef, vllm: ChosenVllm, room: DeviceRoom
+) -> dict[str, Any]:
     installation, version = vllm.installation, vllm.version
+    argv = build_argv(spec=spec, installation=installation, version=version, launch=launch.shape)
     return {
         "launch_id": launch.launch_id,
         "instance": {"name": f"{revision.deployment_name}-{launch.slot}", "slot": launch.slot},
@@ -272,7 +307,8 @@ def _launch_intent(*, launch: _Launch, spec: DeploymentSpec, revision: RevisionR
         "devices": list(launch.shape.devices),
         "address": spec.address,
         "port": launch.shape.port,
-        "argv": build_argv(spec=spec, installation=installation, version=version, launch=launch.shape),
+        "argv": argv,
+        "compile_key": compile_key(argv=argv, version=str(version), device=room.device.name),
         "env": build_environment(spec=spec, version=version, launch=launch.shape),
         "secrets": dict(sorted(spec.secrets.items())),
         "reserved_bytes": dict.fromkeys(launch.shape.devices, launch.need.reserved),
@@ -303,22 +339,6 @@ def _memory_intent(need: Need) -> dict[str, Any]:
         "high": high,
         "pinned": need.pinned is not None,
     }
-
-
-def _one_start_per_device(launches: Sequence[_Launch]) -> list[list[str]]:
-    """Put each launch in the first step in which none of its devices is used yet.
-
-    One start at a time on a device.
-    """
-    steps: list[tuple[set[str], list[str]]] = []
-    for launch in launches:
-        wanted = set(launch.shape.devices)
-        used, members = next((step for step in steps if not step[0] & wanted), (set[str](), list[str]()))
-        if not members:
-            steps.append((used, members))
-        used |= wanted
-        members.append(launch.launch_id)
-    return [members for _, members in steps]
 
 
 def _identity(host: HostRef) -> tuple[Precondition, ...]:
@@ -373,6 +393,22 @@ def _cache_notes(*, spec: DeploymentSpec, launches: Sequence[_Launch]) -> list[N
             f" {spec.max_num_seqs} in. Beyond that long requests are interrupted and computed again.",
         )
     ]
+
+
+def _order_notes(order: StartOrder, *, count: int) -> list[Note]:
+    """How several instances come up, in words."""
+    if count < 2:
+        return []
+    if order.mode == "gated":
+        text = "On each device they start one after another, since vLLM measures its cache from what is free."
+    elif order.leader is not None:
+        text = (
+            "One goes first, since nothing like it has been compiled on this host; the others follow when its engine is"
+        )
+        text += f" ready, {order.side_by_side} side by side."
+    else:
+        text = f"Their caches are pinned, so they start side by side, {order.side_by_side} at a time."
+    return [Note(code="START_ORDER", message=text)]
 
 
 def _kept_notes(*, kept: Sequence[RunningInstance], revision: RevisionRef) -> list[Note]:

@@ -108,6 +108,11 @@ class Progress:
         return PHASE_LABEL[self.phase]
 
     @property
+    def engine_ready(self) -> bool:
+        """Its memory is measured and filled: nothing that starts beside it disturbs it any more."""
+        return self.init_engine_s is not None or self.listening
+
+    @property
     def percent(self) -> int:
         """How full to draw the bar, 0 to 100; within "loading" it follows the shards that are read."""
         begin = PHASE_PERCENT[self.phase]

@@ -97,14 +97,15 @@ class Placement:
 def measure_room(*, device: Device, taken: Taken) -> DeviceRoom | None:
     """Work out what is left on a device.
 
-    None where its size is not known. What is used beyond our reservations is foreign.
+    None where its size is not known. Its total is what CUDA calls so: without the part that the driver keeps (616 MiB
+    of an H200), which is what vLLM takes its share of. What is used beyond our reservations is foreign.
     """
     if device.memory_total is None:
         return None
+    total = device.memory_total - (device.memory_reserved or 0)
     ours = taken.reserved.get(device.uuid, 0)
     foreign = max(0, (device.memory_used or 0) - ours)
-    reserve = device.memory_total * RESERVE_PERCENT // 100
-    return DeviceRoom(device=device, total=device.memory_total, ours=ours, foreign=foreign, reserve=reserve)
+    return DeviceRoom(device=device, total=total, ours=ours, foreign=foreign, reserve=total * RESERVE_PERCENT // 100)
 
 
 def select_devices(*, spec: DeploymentSpec, facts: HostFacts) -> tuple[list[Device], list[Refusal]]:

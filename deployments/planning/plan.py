@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from audit.canonical import canonical, digest
+from deployments.planning.start_order import waves
 
 if TYPE_CHECKING:
     import builtins
@@ -81,12 +82,14 @@ class Taken:
     """What the ledgers of this host say is spoken for.
 
     `ports`: held by us or seen in use. `reserved`: bytes per device uuid over all our live launches and
-    pending plans. `instances`: the live launches of the deployment that is being planned.
+    pending plans. `instances`: the live launches of the deployment that is being planned. `compiled`: compile keys
+    of launches that have served on this host.
     """
 
     ports: frozenset[int] = frozenset()
     reserved: Mapping[str, int] = field(default_factory=dict)
     instances: tuple[RunningInstance, ...] = ()
+    compiled: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,8 +160,14 @@ class Plan:
 
     @property
     def order(self) -> tuple[tuple[str, ...], ...]:
-        """Launch ids in steps: the members of one step may go side by side, the steps one after another."""
-        return tuple(tuple(step) for step in self.intent["order"])
+        """Launch ids in steps, for people: each step waits for something of the one before it."""
+        return waves_of(self.intent)
+
+
+def waves_of(intent: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
+    """The launches of an intent in steps. Stops are one step: all go side by side."""
+    ids = [str(entry["launch_id"]) for entry in [*intent["launches"], *intent["stops"]]]
+    return waves(ids=ids, after=intent["order"]["after"])
 
 
 def seal_plan(

@@ -194,6 +194,7 @@ def reserve(plan: Plan, launch: Mapping[str, Any], *, now: datetime) -> None:
         port=launch["port"],
         served_name=launch["served_name"],
         argv=list(launch["argv"]),
+        compile_key=launch["compile_key"],
         created_at=now,
     )
     LogStream.objects.create(launch=row)

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
+from django.db import connections as database_connections
 from django.db.models import F, Q
 from django.db.models.functions import Now
 from django.utils import timezone
@@ -191,6 +192,7 @@ def carry_out(run: Run) -> Outcome:
             roots=Roots(model=tuple(run.plan.host.model_roots), vllm=tuple(run.plan.host.vllm_roots)),
             secrets_of=secrets_for,
             resume_of=resume_point,
+            leave=database_connections.close_all,
         ).run()
 
 
