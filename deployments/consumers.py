@@ -15,7 +15,17 @@ from deployments.log_pages import log_page
 MOST_TOPICS = 60
 MOST_LINES = 2000
 RECHECK_SECONDS = 10
-TOPIC = re.compile(r"^(fleet|(host|deployment|run|launch)\.[0-9a-f-]{1,36})$")
+LONGEST_FRAME = 16 * 1024
+TOPIC = re.compile(r"fleet|(?:host|deployment|run|launch)\.[0-9a-f-]{1,36}")
+
+
+def read_frame(text: str | None) -> dict:
+    """What a page said; nothing where it is no JSON object, or longer than any page of ours would write."""
+    try:
+        found = json.loads(text) if text and len(text) <= LONGEST_FRAME else None
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 class SignedInConsumer(AsyncWebsocketConsumer):
@@ -63,13 +73,10 @@ class TopicConsumer(SignedInConsumer):
         await self.send(json.dumps({"following": sorted(self.topics)}))
 
     def asked(self, text: str | None) -> list[str]:
-        try:
-            wanted = json.loads(text or "")["follow"]
-        except (ValueError, KeyError, TypeError):
-            return []
+        wanted = read_frame(text).get("follow")
         if not isinstance(wanted, list):
             return []
-        known = [topic for topic in wanted if isinstance(topic, str) and TOPIC.match(topic)]
+        known = [topic for topic in wanted if isinstance(topic, str) and TOPIC.fullmatch(topic)]
         return known[: MOST_TOPICS - len(self.topics)]
 
     async def topic_changed(self, message):
@@ -111,8 +118,8 @@ class LogConsumer(SignedInConsumer):
 
     async def receive(self, text_data=None, bytes_data=None):
         try:
-            self.next_line = max(1, int(json.loads(text_data or "")["from"]))
-        except (ValueError, KeyError, TypeError):
+            self.next_line = max(1, int(read_frame(text_data)["from"]))
+        except (ValueError, KeyError, TypeError, OverflowError):
             return
         await self.catch_up()
 

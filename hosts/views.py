@@ -78,7 +78,8 @@ def host_refresh(request, pk: int):
     host = host_to(request.user, pk, "hosts.refresh_host")
     services.ask_for_facts(host=host, by=actor_of_request(request), now=timezone.now())
     wanted = request.POST.get("next", "")
-    if url_has_allowed_host_and_scheme(wanted, allowed_hosts=None):
+    # Without the slash, redirect() would take the text for the name of a view.
+    if wanted.startswith("/") and url_has_allowed_host_and_scheme(wanted, allowed_hosts=None):
         return redirect(wanted)
     return redirect("hosts:detail", pk=pk)
 
