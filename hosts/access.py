@@ -25,3 +25,8 @@ def host_to(user, pk: int, perm: str) -> Host:
 
 def credentials_for(user) -> QuerySet[Credential]:
     return visible(Credential.objects.select_related("environment"), user, "hosts.view_credential")
+
+
+def credential_to_delete(user, pk: int) -> Credential:
+    credentials = Credential.objects.select_related("environment")
+    return fetch(credentials, user, see="hosts.view_credential", do="hosts.delete_credential", pk=pk)

@@ -70,6 +70,15 @@ def key_not_shown() -> dict:
     )
 
 
+def credential_in_use(credential) -> dict:
+    hosts = ", ".join(credential.hosts.order_by("name").values_list("name", flat=True)[:8])
+    return problem(
+        code="CREDENTIAL_IN_USE",
+        message=_("%(name)s is used by %(hosts)s.") % {"name": credential.name, "hosts": hosts},
+        next_step=_("Delete those hosts or enrol them anew with another credential; then delete this one."),
+    )
+
+
 def host_in_use(host) -> dict:
     return problem(
         code="HOST_IN_USE",

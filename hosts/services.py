@@ -157,3 +157,18 @@ def delete_host(*, host: Host, by: Actor) -> None:
             announce("fleet")
     except IntegrityError as error:
         raise Refused(problems.host_in_use(host)) from error
+
+
+def delete_credential(*, credential: Credential, by: Actor) -> None:
+    """Forget a key, a password or a secret. Raises Refused while a host is reached with it."""
+    try:
+        with transaction.atomic():
+            record(
+                actor=by,
+                action="credential.delete",
+                subject=credential,
+                before={"kind": str(credential.kind), "fingerprint": credential.fingerprint},
+            )
+            credential.delete()
+    except IntegrityError as error:
+        raise Refused(problems.credential_in_use(credential)) from error

@@ -8,6 +8,7 @@ urlpatterns = [
     path("new/", views.host_new, name="new"),
     path("credentials/", views.credential_list, name="credentials"),
     path("credentials/new/", views.credential_new, name="credential-new"),
+    path("credentials/<int:pk>/delete/", views.credential_delete, name="credential-delete"),
     path("<int:pk>/", views.host_detail, name="detail"),
     path("<int:pk>/confirm/", views.host_confirm, name="confirm"),
     path("<int:pk>/try-again/", views.host_try_again, name="try-again"),

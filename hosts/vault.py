@@ -16,6 +16,13 @@ from nacl.public import PrivateKey, PublicKey, SealedBox
 class VaultClosed(Exception):
     """The process was not given the private key, or the value does not open with it."""
 
+    code = "VAULT_CLOSED"
+    next_step = "Give worker and watcher the private key of the pair that sealed it; docs/install.md says how."
+
+    @property
+    def message(self) -> str:
+        return str(self)
+
 
 def make_pair() -> tuple[str, str]:
     """(public, private), each base64 of 32 bytes."""

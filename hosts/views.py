@@ -9,7 +9,7 @@ from accounts.access import requires_somewhere
 from accounts.actors import actor_of_request
 from accounts.pages import render_live
 from hosts import services
-from hosts.access import credentials_for, host_to, host_to_change, host_to_see
+from hosts.access import credential_to_delete, credentials_for, host_to, host_to_change, host_to_see
 from hosts.forms import CredentialForm, HostForm, PathsForm
 from hosts.models import Credential, Host
 from hosts.pages import host_cards, host_page
@@ -129,6 +129,18 @@ def credential_new(request):
         else:
             return redirect("hosts:credentials")
     return render(request, "hosts/credential_new.html", {"form": form, "problem": problem}, status=422)
+
+
+@require_POST
+def credential_delete(request, pk: int):
+    credential = credential_to_delete(request.user, pk)
+    try:
+        services.delete_credential(credential=credential, by=actor_of_request(request))
+    except services.Refused as refused:
+        context = {"credentials": credentials_for(request.user), "refusal": refused.problem}
+        return render(request, "hosts/credentials.html", context, status=422)
+    messages.info(request, _("%(name)s is deleted.") % {"name": credential.name})
+    return redirect("hosts:credentials")
 
 
 def add_credential(request, values: dict) -> Credential:

@@ -21,9 +21,9 @@ MOST_ROWS = 20
 SEE_VALUES = "deployments.see_environment_values"
 
 
-def deployment_rows(user) -> list[dict]:
+def deployment_rows(user, *, archived: bool = False) -> list[dict]:
     """Every deployment the user may see with its newest revision and launches: three queries."""
-    deployments = list(deployments_for(user).filter(archived_at__isnull=True))
+    deployments = list(deployments_for(user).filter(archived_at__isnull=not archived))
     newest = Revision.objects.filter(deployment=OuterRef("deployment")).order_by("-number").values("pk")[:1]
     revisions = {
         revision.deployment_id: revision

@@ -33,7 +33,7 @@ from deployments.transitions import move_launch
 from hosts.facts.model import FactsProblem
 from hosts.facts.parse import parse_facts
 from hosts.live import announce
-from hosts.queries import host_by_name, latest_facts
+from hosts.queries import host_by_name, latest_facts, secret_names
 
 PLAN_LIFETIME = timedelta(hours=1)
 
@@ -42,7 +42,20 @@ def make_start_plan(
     *, deployment: Deployment, revision: Revision, allow_code_loading: bool, by: Actor, now: datetime
 ) -> Plan | Refused:
     """A stored start plan with its reservations, or every reason why there is none."""
+    if deployment.archived_at is not None:
+        return refuse(
+            "DEPLOYMENT_ARCHIVED",
+            _("%(name)s is archived.") % {"name": deployment.name},
+            _("Restore it on its page; then plan the start again."),
+        )
     spec = spec_of(revision)
+    missing = sorted(set(spec.secrets.values()) - secret_names(environment_id=deployment.environment_id))
+    if missing:
+        return refuse(
+            "SECRET_MISSING",
+            _("There is no secret named %(names)s in this environment.") % {"names": ", ".join(missing)},
+            _("Add it under Credentials, or take it out of the deployment."),
+        )
     host = host_by_name(environment_id=deployment.environment_id, name=spec.host)
     if host is None:
         return refuse(

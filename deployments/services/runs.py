@@ -36,6 +36,7 @@ from hosts.live import announce
 from hosts.problems import problem, problem_of, unexpected
 from hosts.queries import latest_facts
 from hosts.ssh.errors import SshError
+from hosts.vault import VaultClosed
 
 MOST_ATTEMPTS = 6
 RETRY_SECONDS = 5  # 5, 10, 20, 40, 80: two and a half minutes in all
@@ -150,7 +151,7 @@ def execute_run(*, run_id: int, now: datetime) -> None:
         outcome = carry_out(run)
     except LeaseLost:
         log.warning("Run %s was taken over by another worker; leaving it alone.", run_id)
-    except (SshError, AgentRefused) as error:
+    except (SshError, AgentRefused, VaultClosed) as error:
         if getattr(error, "transient", False) and run.attempt < MOST_ATTEMPTS:
             try_later(run, error)
         else:

@@ -27,6 +27,7 @@ ROUTES = {
     "hosts:new": ("get", NONE, ADMINISTRATORS | {"elsewhere"}),
     "hosts:credentials": ("get", NONE, ADMINISTRATORS | {"elsewhere"}),
     "hosts:credential-new": ("get", NONE, ADMINISTRATORS | {"elsewhere"}),
+    "hosts:credential-delete": ("post", OBJECT, ADMINISTRATORS),
     "hosts:detail": ("get", OBJECT, VIEWERS),
     "hosts:confirm": ("post", OBJECT, ADMINISTRATORS),
     "hosts:try-again": ("post", OBJECT, ADMINISTRATORS),
@@ -37,6 +38,8 @@ ROUTES = {
     "deployments:new": ("get", NONE, OPERATORS | {"elsewhere"}),
     "deployments:detail": ("get", OBJECT, VIEWERS),
     "deployments:revise": ("get", OBJECT, OPERATORS),
+    "deployments:archive": ("post", OBJECT, ADMINISTRATORS),
+    "deployments:restore": ("post", OBJECT, ADMINISTRATORS),
     "deployments:plan": ("post", OBJECT, OPERATORS),
     "deployments:stop": ("post", OBJECT, OPERATORS),
     "deployments:sweep": ("post", OBJECT, OPERATORS),
@@ -51,8 +54,12 @@ ROUTES = {
     "audit:list": ("get", NONE, ADMINISTRATORS | {"elsewhere"}),
     "audit:detail": ("get", OBJECT, ADMINISTRATORS),
 }
-# The trail is read by nobody below administrator, so whoever may not read it hears the same for every entry.
-SAME_ANSWER = {"audit:detail": {"stranger": 403, "viewer": 403, "operator": 403}}
+# The trail is read by nobody below administrator, so whoever may not read it hears the same for every entry;
+# credentials do not exist for those who may not see them.
+SAME_ANSWER = {
+    "audit:detail": {"stranger": 403, "viewer": 403, "operator": 403},
+    "hosts:credential-delete": {"viewer": 404, "operator": 404},
+}
 # What is answered where the right is there: a page, the next page, or a refusal with its reasons.
 ALLOWED = {200, 302, 422}
 PEOPLE = ["anonymous", "stranger", "elsewhere", "viewer", "operator", "administrator"]
@@ -80,6 +87,7 @@ def world():
     return {
         "environment": environment,
         "host": host.pk,
+        "credential": host.credential_id,
         "deployment": deployment.pk,
         "plan": plan.pk,
         "run": factories.make_run(taken, state="succeeded").pk,
@@ -91,6 +99,8 @@ def address(name: str, world: dict) -> str:
     if name == "audit:detail":
         entry = Entry.objects.filter(environment_id=world["environment"].pk).first()
         return reverse(name, args=[entry.sequence])
+    if name == "hosts:credential-delete":
+        return reverse(name, args=[world["credential"]])
     kinds = {"plan-": "plan", "run-": "run", "instance": "launch"}
     for prefix, kind in kinds.items():
         if name.startswith(f"deployments:{prefix}"):
