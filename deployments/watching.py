@@ -135,21 +135,32 @@ class HostWatching:
 
     def take(self, event: Mapping[str, Any], session: AgentSession) -> None:
         now = timezone.now()
-        if "sample" in event:
-            keep_sample(self.host, event["sample"], now=now)
-            still_as_seen(host=self.host, sample=event["sample"], now=now)
-            self.judge(session, fresh=False)
         if "launches" in event:
             self.views = event["launches"]
             for view in event["launches"]:
                 if view["controller"] == self.controller and view["state"] in ("exited", "orphaned"):
                     self.read_rest_of_log(view["launch_id"], session)
             self.judge(session, fresh=True)
+        if "sample" in event:
+            keep_sample(self.host, event["sample"], now=now)
+            self.see_again(event["sample"], session)
         if "log" in event:
             try:
                 self.keep_log(event["log"]["launch_id"], event["log"])
             except Misfit:
                 self.read_rest_of_log(event["log"]["launch_id"], session)
+
+    def see_again(self, sample: Mapping[str, Any], session: AgentSession) -> None:
+        """A sample without news of launches says that those seen last are as they were; before a first look, nothing."""
+        if self.views is None:
+            return
+        living = {
+            view["launch_id"]
+            for view in self.views
+            if view["controller"] == self.controller and view["state"] in ("starting", "running", "orphaned")
+        }
+        still_as_seen(launch_ids=living, sample=sample, now=timezone.now())
+        self.judge(session, fresh=False)
 
     def judge(self, session: AgentSession, *, fresh: bool) -> None:
         """Compare what was seen last with what is believed; before the first look there is nothing to compare."""

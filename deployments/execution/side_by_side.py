@@ -16,6 +16,8 @@ from typing import Any
 from deployments.execution.outcomes import Cancelled, Outcome, PreconditionFailed
 
 Work = Callable[[str, Callable[[], None]], Outcome]
+# Each holds one stream of the agent's channel and now and then a request beside it; the channel carries 64.
+MOST_RUNNING = 32
 
 
 class Interrupted(Exception):
@@ -86,7 +88,7 @@ class SideBySide:
         return ended or self.error is not None or self.cancelled()
 
     def may_begin(self, waiting: Sequence[str]) -> list[str]:
-        free = max(0, self.room - len(self.starting))
+        free = max(0, min(self.room - len(self.starting), MOST_RUNNING - len(self.running)))
         open_ = [launch_id for launch_id in waiting if set(self.after.get(launch_id, ())) <= self.passed]
         return open_[:free]
 

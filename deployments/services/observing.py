@@ -1,6 +1,6 @@
 """What the watcher saw, compared with what is believed; the belief gives way, and every change names its reason."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -107,12 +107,10 @@ def note(launch: Launch, view: View, *, now: datetime) -> None:
         announce(f"launch.{launch.pk}")
 
 
-def still_as_seen(*, host: Host, sample: Mapping[str, Any], now: datetime) -> None:
-    """A sample without news of launches says that they are as they were; it also tells the memory they hold now."""
-    live = Launch.objects.filter(host=host, state__in=[state.value for state in LAUNCH_ACTIVE]).exclude(
-        observed_at__isnull=True
-    )
-    for launch in live:
+def still_as_seen(*, launch_ids: Collection[str], sample: Mapping[str, Any], now: datetime) -> None:
+    """These were not seen to change; the sample tells the memory they hold now."""
+    active = [state.value for state in LAUNCH_ACTIVE]
+    for launch in Launch.objects.filter(pk__in=launch_ids, state__in=active, observed_at__isnull=False):
         measured = measure(launch, sample)
         Launch.objects.filter(pk=launch.pk).update(observed_at=now, **({"measured": measured} if measured else {}))
 

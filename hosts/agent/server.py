@@ -21,7 +21,7 @@ from .state_root import default_path
 from .system import System
 from .verbs import CHANGING, VERBS
 
-REQUESTS = 16
+REQUESTS = 64
 HEARTBEAT_S = 5.0
 STREAM_END_S = 2.0
 CHANGE_END_S = 120.0

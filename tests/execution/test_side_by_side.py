@@ -104,6 +104,17 @@ class TestGates:
         floor.join()
         assert floor.left == 4
 
+    def test_no_more_run_than_the_channel_carries(self, monkeypatch):
+        monkeypatch.setattr("deployments.execution.side_by_side.MOST_RUNNING", 2)
+        floor = Floor()
+        floor.wait_for("a", "b")
+        floor.gates["a"].set()
+        floor.stays("a", "b")
+        floor.end("a")
+        floor.wait_for("c")
+        floor.end(*"bcd")
+        floor.join()
+
 
 class TestEnds:
     @pytest.mark.parametrize("result", [BROKEN, Cancelled()])

@@ -1,5 +1,6 @@
 """Plan, start, verify, watch and stop on a simulated host, through the application's own services."""
 
+import threading
 from datetime import timedelta
 
 import pytest
@@ -12,11 +13,11 @@ from deployments.models import Launch, Plan, PortReservation, Reservation, Run
 from deployments.planning.refusals import Refused
 from deployments.planning.spec import DeploymentSpec
 from deployments.planning.spec_parse import parse_spec
-from deployments.services.observing import WATCHER
+from deployments.services.observing import WATCHER, still_as_seen
 from deployments.services.plans import make_start_plan, make_stop_plan, make_sweep_plan
 from deployments.services.revisions import create_deployment
 from deployments.services.runs import RunRefused, request_run
-from deployments.watching import Watcher
+from deployments.watching import HostWatching, Watcher
 from hosts.models import Host
 from tests.fleet.conftest import ANN, eventually
 
@@ -243,3 +244,27 @@ class TestStoredBytes:
         run.refresh_from_db()
         assert (run.state, run.problem["code"]) == ("precondition_failed", "PLAN_BYTES_CHANGED")
         assert not [process for process in fleet["gpu-a"].machine if "vllm" in process.title.lower()]
+
+
+class TestAge:
+    """A launch is as old as the last look at it, not as the last word of its host."""
+
+    def test_grows_until_the_first_look_after_a_new_connection(self, host, settings):
+        launch = Launch.objects.get(plan=start(host).plan)
+        before = timezone.now() - timedelta(minutes=5)
+        Launch.objects.update(observed_at=before)
+        seen = HostWatching(host.pk, stop=threading.Event())
+        seen.take({"sample": {"devices": [], "memory": {"total": 2, "available": 1}}}, session=None)
+        launch.refresh_from_db()
+        assert launch.observed_at == before
+
+    def test_ends_with_the_host_that_does_not_know_it(self, host):
+        launch = Launch.objects.get(plan=start(host).plan)
+        before = timezone.now() - timedelta(minutes=5)
+        Launch.objects.update(observed_at=before)
+        still_as_seen(launch_ids=set(), sample={"devices": []}, now=timezone.now())
+        launch.refresh_from_db()
+        assert launch.observed_at == before
+        still_as_seen(launch_ids={str(launch.pk)}, sample={"devices": []}, now=timezone.now())
+        launch.refresh_from_db()
+        assert launch.observed_at > before

@@ -12,8 +12,8 @@ pytestmark = pytest.mark.real
 
 class TestDemo:
     def test_ends_with_every_instance_ready_and_shows_it(self, tmp_path, page):
-        with application(tmp_path / "var", arguments=("--demo",), ready="instances ready", seconds=180) as app:
-            assert "2 of 2 instances ready." in "".join(app.output)
+        with application(tmp_path / "var", arguments=("--demo",), ready="instances ready", seconds=240) as app:
+            assert "24 of 24 instances ready." in "".join(app.output)
             page.goto(f"{app.url}/accounts/sign-in/")
             page.get_by_label("Username").fill("admin")
             page.get_by_label("Password").fill(app.password)

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 from django.conf import settings
@@ -16,7 +17,7 @@ from deployments.models import Deployment, Launch, Run
 from deployments.planning.refusals import Refused
 from deployments.planning.spec import DeploymentSpec
 from deployments.planning.spec_yaml import spec_from_yaml
-from deployments.planning.states import RUN_TERMINAL, RunState
+from deployments.planning.states import RUN_TERMINAL, LaunchState, RunState
 from deployments.services.plans import make_start_plan
 from deployments.services.revisions import add_revision, create_deployment
 from deployments.services.runs import request_run
@@ -29,12 +30,14 @@ RUN_SECONDS = 300
 OBSERVE_SECONDS = 30
 BY = local_actor("demo")
 
+# Three instances on each of eight GPUs of 24 GB.
+HOST = "gpu-b"
 SPEC = """\
 name: qwen3-demo
-host: gpu-a
+host: gpu-b
 model: {model}
 served_model_name: qwen3-0.6b
-instances: 2
+instances: 24
 max_model_len: 4096
 max_num_seqs: 32
 """
@@ -48,7 +51,7 @@ class Command(BaseCommand):
         credential = self.credential(hosts[0])
         for described in hosts:
             self.enrol(described, credential)
-        host = Host.objects.get(name="gpu-a")
+        host = Host.objects.get(name=HOST)
         run = self.start(host)
         self.follow(run)
 
@@ -146,20 +149,19 @@ class Command(BaseCommand):
         return request_run(plan=made, digest=made.digest, by=BY, now=now)
 
     def follow(self, run: Run) -> None:
-        """Print each new phase of each instance until the run has ended."""
+        """Print how many instances are where, whenever that changed, until the run has ended."""
         self.say(f"Starting qwen3-demo: {os.environ.get('FLEETADMIN_DEMO_URL', '')}/deployments/runs/{run.pk}/")
-        shown: dict[str, str] = {}
+        shown = ""
         end = time.monotonic() + RUN_SECONDS
         while time.monotonic() < end:
             run = Run.objects.get(pk=run.pk)
-            for launch in Launch.objects.filter(plan=run.plan_id).select_related("instance"):
-                words = describe(launch)
-                if shown.get(launch.instance.name) != words:
-                    shown[launch.instance.name] = words
-                    self.say(f"  {launch.instance.name}: {words}")
+            words = describe(Launch.objects.filter(plan=run.plan_id))
+            if words != shown:
+                shown = words
+                self.say(f"  {words}")
             if run.state in RUN_TERMINAL:
                 break
-            time.sleep(0.3)
+            time.sleep(0.5)
         ready = Launch.objects.filter(plan=run.plan_id, state="ready").count()
         total = Launch.objects.filter(plan=run.plan_id).count()
         self.say(f"{ready} of {total} instances ready.")
@@ -167,12 +169,22 @@ class Command(BaseCommand):
             raise CommandError(f"The run ended as {run.state}: {(run.problem or {}).get('message', '')}")
 
 
-def describe(launch: Launch) -> str:
+def describe(launches) -> str:
+    """How many instances are in which phase, the furthest first: "3 ready, 16 compiling, 5 planned"."""
+    counts = Counter((order_of(launch), word_of(launch)) for launch in launches)
+    return ", ".join(f"{count} {word}" for (_order, word), count in sorted(counts.items(), reverse=True))
+
+
+def order_of(launch: Launch) -> int:
+    states = list(LaunchState)
+    percent = launch.progress.get("percent", 0) if launch.state == "starting" else 0
+    return states.index(LaunchState(launch.state)) * 1000 + percent
+
+
+def word_of(launch: Launch) -> str:
     if launch.state == "starting" and launch.progress:
-        return f"{launch.progress['percent']} % {launch.progress['label'].lower()}"
-    if launch.verdict:
-        return f"{launch.state}: {launch.verdict['sentence']}"
-    return launch.state
+        return str(launch.progress["label"]).lower()
+    return str(launch.state)
 
 
 def read_json_lines(path: Path) -> list[str]:
