@@ -16,6 +16,8 @@ from hosts.models import Device
 from hosts.pages import memory_bar
 from hosts.queries import host_by_name
 
+# With more instances than this, what holds for each of them is folded away.
+MOST_UNFOLDED = 4
 PRECONDITIONS = {
     "machine_id": gettext_lazy("the machine is the enrolled one"),
     "host_key": gettext_lazy("the host key is the pinned one"),
@@ -38,6 +40,8 @@ def plan_page(plan: Plan, user, *, now) -> dict:
     devices = {device.uuid: device for device in plan.host.devices.all()}
     values = user.has_perm(SEE_VALUES, plan)
     running = running_revision(plan)
+    checked = [shown_precondition(row, names, devices) for row in plan.preconditions]
+    fold = len(launches) > MOST_UNFOLDED
     return {
         "plan": plan,
         "intent": intent,
@@ -48,7 +52,8 @@ def plan_page(plan: Plan, user, *, now) -> dict:
         "steps": [[names.get(str(key), str(key)) for key in step] for step in waves_of(intent)],
         "bars": [device_bar(bar) for bar in plan.display.get("memory") or []],
         "notes": plan.display.get("notes") or [],
-        "preconditions": [shown_precondition(row, names, devices) for row in plan.preconditions],
+        "preconditions": [row for row in checked if not (fold and row["launch"])],
+        "each": [row for row in checked if fold and row["launch"]],
         "running": running,
         "difference": difference(running, plan.revision, user) if running else [],
         "run": getattr(plan, "run", None),
