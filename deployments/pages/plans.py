@@ -103,7 +103,7 @@ def shown_launch(launch: dict, devices: dict[str, Device], *, values: bool) -> d
 
 
 def memory_terms(memory: dict) -> dict:
-    """Term by term what an instance takes on each of its devices, and the range of the whole."""
+    """Term by term what an instance takes on each of its devices, and the range of what it holds once ready."""
     named = {
         "weights": _("weights"),
         "kv_cache": _("KV cache"),

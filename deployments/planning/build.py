@@ -327,8 +327,8 @@ def _launch_intent(
 
 
 def _memory_intent(need: Need) -> dict[str, Any]:
-    """Bytes on each of its devices, term by term, and the range in which their sum is believed to lie."""
-    low, high = need.whole_range
+    """Bytes on each of its devices, term by term (the sum is the peak), and the range of what it holds once ready."""
+    low, high = need.ready_range
     return {
         "weights": need.weights.bytes,
         "kv_cache": need.kv_cache,

@@ -1,10 +1,11 @@
-"""The terms of one worker's memory on one GPU, each with the range it is believed to lie in.
+"""The terms of one worker's memory on one GPU, and the range in which what it holds once ready is believed to lie.
 
-    total = weights + KV cache + activations + runtime + graphs
+    once ready     weights + KV cache + runtime + graphs
+    at its peak    the same + activations: a full batch allocates them, vLLM gives them back after profiling
 
-Calibrated on vLLM 0.25.1, an H200 and the shape of Qwen3-0.6B with 32 sequences: 1.11 to 1.16 GiB were held beside
-weights and KV cache in six starts, of 0.10 to 0.90 of the GPU and with pinned bytes; 0.14 GiB of it were graphs, and vLLM
-itself counted 0.46 to 0.55 GiB as activations. Everything is whole bytes.
+Calibrated on vLLM 0.25.1 on an H200 (perf/results): Qwen3-0.6B, Mistral-7B, Llama-3.1-8B and Qwen3-32B shapes with 32 and
+256 sequences held 1.00 to 2.08 GiB beside weights and KV cache; six starts of Qwen3-0.6B of 0.10 to 0.90 of the GPU 1.11
+to 1.16 GiB. While it profiles, vLLM counts 0.46 to 0.55 GiB of activations for Qwen3-0.6B. Everything is whole bytes.
 """
 
 from __future__ import annotations
@@ -21,13 +22,18 @@ if TYPE_CHECKING:
 
 Source = Literal["files", "formula", "pinned", "share"]
 
-# The CUDA context, cuBLAS and the runtime of one process. vLLM takes its snapshot after them (0.11 on), so they lie
-# outside what it calls requested.
-RUNTIME = 520 * MIB
-# Workspaces that stay beside the activations of a full batch: FlashInfer, sampler, the allocator's rounding.
+# CUDA context, cuBLAS, attention workspaces and what the allocator keeps; a little more where nothing is captured.
+RUNTIME = 973 * MIB
+RUNTIME_EAGER = 1116 * MIB
+# The context is there before vLLM takes its snapshot (0.11 on), so it lies outside what it calls requested.
+CONTEXT = 520 * MIB
+# The sampler keeps about this many arrays of logits in float32, of all sequences at once.
+LOGITS_KEPT = 4
+# What profiling counts beside the widest layer: FlashInfer, the allocator's rounding.
 WORKSPACE = 150 * MIB
-# One captured graph of one layer: 18 graphs of 28 layers took 0.14 GiB.
-GRAPH_LAYER = 290 * 1024
+# One captured graph of one layer.
+GRAPH_LAYER = 239 * 1024
+RESIDENT_PERCENT = 6
 # vLLM's own default for max_num_seqs on GPUs (0.25 to 0.33).
 DEFAULT_SEQUENCES = 1024
 LARGEST_GRAPH = 512
@@ -45,7 +51,7 @@ class Term:
 
 @dataclass(frozen=True, kw_only=True)
 class Overhead:
-    """What one worker holds beside weights and KV cache."""
+    """What one worker holds beside weights and KV cache: runtime and graphs always, activations while a batch runs."""
 
     activations: Term
     runtime: Term
@@ -53,15 +59,18 @@ class Overhead:
 
     @property
     def bytes(self) -> int:
+        """The peak."""
         return self.activations.bytes + self.runtime.bytes + self.graphs.bytes
 
     @property
     def low(self) -> int:
-        return self.activations.low + self.runtime.low + self.graphs.low
+        """The least that it holds once ready."""
+        return self.runtime.low + self.graphs.low
 
     @property
     def high(self) -> int:
-        return self.activations.high + self.runtime.high + self.graphs.high
+        """The most that it holds once ready."""
+        return self.runtime.high + self.graphs.high
 
 
 def exactly(size: int, *, source: Source) -> Term:
@@ -87,17 +96,18 @@ def cpu_overhead(*, eager: bool) -> Overhead:
 def gpu_overhead(*, spec: DeploymentSpec, config: Mapping[str, Any]) -> Overhead:
     """Estimate activations, runtime and CUDA graphs of one worker of this deployment."""
     sequences = spec.max_num_seqs or DEFAULT_SEQUENCES
-    activations = WORKSPACE + memory.activation_bytes(
-        config=config,
-        tokens=batched_tokens(spec),
-        sequences=sequences,
-        tensor_parallel=spec.tensor_parallel,
-    )
+    logits = memory.logits_bytes(config=config, sequences=sequences, tensor_parallel=spec.tensor_parallel)
+    widest = memory.widest_layer_bytes(config=config, tokens=batched_tokens(spec), tensor_parallel=spec.tensor_parallel)
+    runtime = (RUNTIME_EAGER if is_eager(spec) else RUNTIME) + LOGITS_KEPT * logits
     return Overhead(
-        activations=around(activations, percent=15),
-        runtime=around(RUNTIME, percent=10),
-        graphs=around(graph_bytes(spec=spec, config=config, sequences=sequences), percent=30),
+        activations=around(WORKSPACE + widest + logits, percent=15),
+        runtime=around(runtime, percent=RESIDENT_PERCENT),
+        graphs=around(graph_bytes(spec=spec, config=config, sequences=sequences), percent=RESIDENT_PERCENT),
     )
+
+
+def is_eager(spec: DeploymentSpec) -> bool:
+    return spec.extra_args.get("--enforce-eager") is True
 
 
 def batched_tokens(spec: DeploymentSpec) -> int:
@@ -107,7 +117,7 @@ def batched_tokens(spec: DeploymentSpec) -> int:
 
 
 def graph_bytes(*, spec: DeploymentSpec, config: Mapping[str, Any], sequences: int) -> int:
-    if spec.extra_args.get("--enforce-eager") is True:
+    if is_eager(spec):
         return 0
     layers = memory.layer_count(config) or 32
     return graph_count(sequences) * -(-layers // spec.pipeline_parallel) * GRAPH_LAYER
@@ -126,6 +136,6 @@ def _batches(largest: int) -> list[int]:
     return [size for size in sizes if size <= largest]
 
 
-def whole_range(*, weights: Term, kv_cache: int, overhead: Overhead) -> tuple[int, int]:
-    """Return the lowest and the highest total that is believed possible, in bytes."""
+def ready_range(*, weights: Term, kv_cache: int, overhead: Overhead) -> tuple[int, int]:
+    """Return the least and the most that it is believed to hold once ready, in bytes."""
     return weights.low + kv_cache + overhead.low, weights.high + kv_cache + overhead.high

@@ -155,13 +155,17 @@ def kv_shape(
     )
 
 
-def activation_bytes(*, config: Mapping[str, Any], tokens: int, sequences: int, tensor_parallel: int = 1) -> int:
-    """Estimate the peak of one forward pass: the widest layer for `tokens` tokens, and logits in float32."""
+def widest_layer_bytes(*, config: Mapping[str, Any], tokens: int, tensor_parallel: int = 1) -> int:
+    """Estimate the activations of the widest layer for `tokens` tokens, in 16 bits."""
     text = text_config(config)
     hidden = _first(text, _HIDDEN) or 4096
     inner = _first(text, _INNER) or 4 * hidden
-    widest = tokens * (4 * inner // tensor_parallel + 8 * hidden) * 2
-    return widest + sequences * (_whole(text.get("vocab_size")) or 128_000) * 4 // tensor_parallel
+    return tokens * (4 * inner // tensor_parallel + 8 * hidden) * 2
+
+
+def logits_bytes(*, config: Mapping[str, Any], sequences: int, tensor_parallel: int = 1) -> int:
+    """Return the size of the logits of `sequences` sequences in float32."""
+    return sequences * (_whole(text_config(config).get("vocab_size")) or 128_000) * 4 // tensor_parallel
 
 
 def estimate_weight_bytes(config: Mapping[str, Any]) -> int | Unknown:

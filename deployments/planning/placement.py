@@ -15,8 +15,8 @@ from deployments.planning.memory_terms import (
     Term,
     cpu_overhead,
     gpu_overhead,
+    ready_range,
     weights_term,
-    whole_range,
 )
 from deployments.planning.refusals import Refusal, RefusalCode
 from deployments.planning.sizes import GIB, format_gib
@@ -82,8 +82,8 @@ class Need:
     full_requests: int | None
 
     @property
-    def whole_range(self) -> tuple[int, int]:
-        return whole_range(weights=self.weights, kv_cache=self.kv_cache, overhead=self.overhead)
+    def ready_range(self) -> tuple[int, int]:
+        return ready_range(weights=self.weights, kv_cache=self.kv_cache, overhead=self.overhead)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,9 +28,9 @@ CORES_PER_START = 5
 # Weights pass through the host's memory on their way to the GPU, with room for the page cache, in percent of their size.
 LOADING_PERCENT = 120
 # What decides neither compiled code nor captured graphs.
-_NOT_COMPILED = frozenset(
-    {"--host", "--port", "--served-model-name", "--gpu-memory-utilization", "--kv-cache-memory-bytes"}
-)
+_NOT_COMPILED = frozenset({"--host", "--port", "--served-model-name", "--gpu-memory-utilization"})
+# That the cache is pinned makes another compilation (measured, 0.25.1); how large it is does not count here.
+_VALUE_NOT_COMPILED = frozenset({"--kv-cache-memory-bytes"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +92,9 @@ def compile_key(*, argv: Sequence[str], version: str, device: str) -> str:
         if skip:
             skip = False
         elif word in _NOT_COMPILED:
+            skip = True
+        elif word in _VALUE_NOT_COMPILED:
+            words.append(word)
             skip = True
         else:
             words.append(word)

@@ -4,8 +4,9 @@ from decimal import Decimal
 
 import pytest
 
-from deployments.planning.memory_terms import batched_tokens, gpu_overhead, graph_count, weights_term, whole_range
+from deployments.planning.memory_terms import batched_tokens, gpu_overhead, graph_count, ready_range, weights_term
 from deployments.planning.model_memory import estimate_weight_bytes, kv_shape, kv_tokens, share_bytes
+from rig.model_shapes import SHAPES
 from tests.planning.factories import GIB, H200_TOTAL, QWEN3_0P6B, make_spec
 
 MIB = 2**20
@@ -19,8 +20,21 @@ STARTS = [
     ("0.5", {}, "auto", 638_816),
     ("0.9", {}, "auto", 1_163_168),
 ]
-# KV cache and memory used on the whole device once it served, in MiB.
-USED = [(12.40, 14_977), (40.36, 43_667), (68.23, 72_165), (124.24, 129_497), (40.0, 45_371_883_520 / MIB)]
+# Shape, sequences, eager, KV cache in bytes, what was held once it served: nvidia-smi of the whole device where six starts
+# of one shape were alone on it, else EngineCore by NVML among others.
+HELD = [
+    ("Qwen3-0.6B", 32, False, 12.40 * GIB, 14_977 * MIB),
+    ("Qwen3-0.6B", 32, True, 40.36 * GIB, 43_667 * MIB),
+    ("Qwen3-0.6B", 32, False, 40.27 * GIB, 43_549 * MIB),
+    ("Qwen3-0.6B", 32, False, 68.23 * GIB, 72_165 * MIB),
+    ("Qwen3-0.6B", 32, False, 124.24 * GIB, 129_497 * MIB),
+    ("Qwen3-0.6B", 32, False, 40 * GIB, 45_371_883_520),
+    ("Qwen3-0.6B", 32, False, 42_633_789_440, 45_057_310_720),
+    ("Qwen3-0.6B", 256, False, 2 * GIB, 5_586_812_928),
+    ("Mistral-7B-v0.3", 32, False, 2 * GIB, 16.51 * GIB),
+    ("Llama-3.1-8B", 256, False, 2 * GIB, 19.07 * GIB),
+    ("Qwen3-32B", 32, False, 2 * GIB, 64.395 * GIB),
+]
 
 
 def overhead(**changes):
@@ -36,11 +50,16 @@ class TestPrediction:
         shape = kv_shape(config=QWEN3_0P6B, dtype="auto", kv_cache_dtype=cache)
         assert kv_tokens(kv_bytes=left, shape=shape, block=16) == pytest.approx(measured, rel=0.01)
 
-    @pytest.mark.parametrize(("kv_gib", "used_mib"), USED)
-    def test_of_the_whole_holds_what_was_used_in_a_narrow_range(self, kv_gib, used_mib):
-        weights = weights_term(size=estimate_weight_bytes(QWEN3_0P6B))
-        low, high = whole_range(weights=weights, kv_cache=int(kv_gib * GIB), overhead=overhead())
-        assert low <= used_mib * MIB <= high
+    @pytest.mark.parametrize(("shape", "sequences", "eager", "kv_cache", "held"), HELD)
+    def test_of_the_whole_holds_what_was_held_in_a_narrow_range(self, shape, sequences, eager, kv_cache, held):
+        config = SHAPES[shape]
+        extra = {"--enforce-eager": True} if eager else {}
+        spec = make_spec(max_num_seqs=sequences, extra_args=extra)
+        weights = weights_term(size=estimate_weight_bytes(config))
+        low, high = ready_range(
+            weights=weights, kv_cache=int(kv_cache), overhead=gpu_overhead(spec=spec, config=config)
+        )
+        assert low <= held <= high
         assert (high - low) / high < 0.06
 
 

@@ -11,6 +11,7 @@ from deployments.planning.model_memory import (
     kv_tokens,
     share_bytes,
 )
+from rig.model_shapes import SHAPES
 from tests.planning.factories import GIB, H200_TOTAL, QWEN3_0P6B, TINY
 
 
@@ -30,6 +31,13 @@ class TestKvShape:
 
     def test_gives_the_tokens_of_the_recorded_pinned_start(self):
         assert kv_tokens(kv_bytes=40 * GIB, shape=shape(), block=16) == 374_480
+
+    @pytest.mark.parametrize(
+        ("model", "tokens"),
+        [("Qwen3-0.6B", 18_720), ("Mistral-7B-v0.3", 16_384), ("Llama-3.1-8B", 16_384), ("Qwen3-32B", 8192)],
+    )
+    def test_gives_the_tokens_that_were_logged_for_two_gib(self, model, tokens):
+        assert kv_tokens(kv_bytes=2 * GIB, shape=shape(SHAPES[model]), block=16) == tokens
 
     def test_is_half_with_an_fp8_cache(self):
         assert shape(kv_cache_dtype="fp8").bytes_per_token == 57_344

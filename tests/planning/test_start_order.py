@@ -86,6 +86,10 @@ class TestCompileKey:
     def test_is_one_for_all_instances_of_a_deployment(self):
         assert self.key() == self.key("vllm", "serve", "/m", "--port", "8001", "--max-model-len", "2048")
 
+    def test_is_one_for_all_sizes_of_a_pinned_cache_and_another_without(self):
+        small, large = (self.key(*self.ARGV, "--kv-cache-memory-bytes", size) for size in ("1", "2"))
+        assert small == large != self.key()
+
     def test_is_another_for_each_thing_that_is_compiled_for(self):
         others = [
             self.key("vllm", "serve", "/m", "--port", "8000", "--max-model-len", "4096"),
