@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from django.db.models import Exists, OuterRef, QuerySet, Sum
+from django.db.models import Exists, Max, OuterRef, QuerySet, Sum
 
 from deployments.models import Deployment, Launch, PortReservation, Reservation
 from deployments.planning.build import slot_key
@@ -39,10 +39,17 @@ def taken(host: Host, deployment: Deployment) -> Taken:
     served = Launch.objects.filter(host=host, ready_at__isnull=False).values_list("compile_key", flat=True)
     return Taken(
         compiled=frozenset(served.distinct().order_by()),
+        overheads=measured_overheads(),
         ports=frozenset(ports),
         reserved=dict(reserved),
         instances=tuple(running_instance(launch) for launch in live_launches(deployment).filter(host=host)),
     )
+
+
+def measured_overheads() -> dict[str, int]:
+    """By compile key, the most that a launch held beside weights and KV cache when it was ready, anywhere."""
+    measured = Launch.objects.filter(measured_overhead__isnull=False).exclude(compile_key="").order_by()
+    return dict(measured.values_list("compile_key").annotate(most=Max("measured_overhead")))
 
 
 def running_instance(launch: Launch) -> RunningInstance:

@@ -181,6 +181,8 @@ class Launch(models.Model):
     argv = models.JSONField()
     # Launches of one key share vLLM's compile cache (planning/start_order.py).
     compile_key = models.CharField(max_length=64, blank=True, db_default="")
+    # Bytes that its fullest device held beside weights and KV cache when it was ready; corrects later plans.
+    measured_overhead = models.BigIntegerField(null=True)
     attempt = models.PositiveIntegerField(default=0)
     boot_id = models.CharField(max_length=64, blank=True)
     pid = models.BigIntegerField(null=True)
@@ -204,6 +206,7 @@ class Launch(models.Model):
     class Meta:
         ordering = ["-created_at"]
         default_permissions = ()
+        indexes = [models.Index(fields=["compile_key"], name="launch_by_compile_key")]
 
     def __str__(self) -> str:
         return f"{self.instance.name} {str(self.pk)[:8]}"

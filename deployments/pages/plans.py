@@ -118,6 +118,7 @@ def memory_terms(memory: dict) -> dict:
         "low": memory.get("low"),
         "high": memory.get("high"),
         "pinned": memory.get("pinned"),
+        "measured": memory.get("measured"),
     }
 
 

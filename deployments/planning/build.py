@@ -8,7 +8,7 @@ arguments, so the same arguments always give the same bytes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from deployments.planning.arguments import (
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from deployments.planning.spec import DeploymentSpec
-    from hosts.facts.model import HostFacts
+    from hosts.facts.model import Device, HostFacts
 
 # A plan is made from facts younger than `host_checks.MAX_FACTS_AGE_S`; at its run they may be this old.
 MAX_FACTS_AGE_AT_RUN_S = 3600
@@ -147,6 +147,9 @@ def _decide(
     argument_reasons, notes = check_arguments(spec=spec, version=version, allow_code_loading=allow_code_loading)
     figures, figure_notes = read_figures(spec=spec, model=model)
     devices, device_reasons = select_devices(spec=spec, facts=facts)
+    if devices and not isinstance(vllm, Refusal):
+        key = _expected_key(spec=spec, vllm=vllm, device=devices[0])
+        figures = replace(figures, measured_overhead=taken.overheads.get(key))
     placement: Placement | list[Refusal] = []
     if not device_reasons:
         can_pin = version is None or can_pin_kv_cache(version)
@@ -165,6 +168,14 @@ def _decide(
     if reasons or isinstance(vllm, Refusal) or isinstance(placement, list) or isinstance(ports, list):
         return reasons
     return _Decided(vllm=vllm, placement=placement, ports=ports, notes=(*notes, *figure_notes))
+
+
+def _expected_key(*, spec: DeploymentSpec, vllm: ChosenVllm, device: Device) -> str:
+    """The compile key that launches of this plan will have; port, share and size of the cache are no part of it."""
+    pinned = 1 if can_pin_kv_cache(vllm.version) else None
+    shape = LaunchShape(devices=(device.uuid,), port=0, utilization="0", kv_cache_bytes=pinned)
+    argv = build_argv(spec=spec, installation=vllm.installation, version=vllm.version, launch=shape)
+    return compile_key(argv=argv, version=str(vllm.version), device=device.name)
 
 
 def build_stop_plan(
@@ -337,6 +348,7 @@ def _memory_intent(need: Need) -> dict[str, Any]:
         "graphs": need.overhead.graphs.bytes,
         "low": low,
         "high": high,
+        "measured": need.overhead.runtime.source == "measured",
         "pinned": need.pinned is not None,
     }
 

@@ -20,7 +20,7 @@ from deployments.planning.sizes import MIB
 if TYPE_CHECKING:
     from deployments.planning.spec import DeploymentSpec
 
-Source = Literal["files", "formula", "pinned", "share"]
+Source = Literal["files", "formula", "measured"]
 
 # CUDA context, cuBLAS, attention workspaces and what the allocator keeps; a little more where nothing is captured.
 RUNTIME = 973 * MIB
@@ -34,6 +34,7 @@ WORKSPACE = 150 * MIB
 # One captured graph of one layer.
 GRAPH_LAYER = 239 * 1024
 RESIDENT_PERCENT = 6
+MEASURED_PERCENT = 2
 # vLLM's own default for max_num_seqs on GPUs (0.25 to 0.33).
 DEFAULT_SEQUENCES = 1024
 LARGEST_GRAPH = 512
@@ -104,6 +105,15 @@ def gpu_overhead(*, spec: DeploymentSpec, config: Mapping[str, Any]) -> Overhead
         runtime=around(runtime, percent=RESIDENT_PERCENT),
         graphs=around(graph_bytes(spec=spec, config=config, sequences=sequences), percent=RESIDENT_PERCENT),
     )
+
+
+def corrected(overhead: Overhead, *, measured: int | None) -> Overhead:
+    """Put what a launch of the same kind held once ready in the place of the formula; graphs are part of it."""
+    if measured is None or measured <= overhead.graphs.bytes:
+        return overhead
+    graphs = exactly(overhead.graphs.bytes, source="measured")
+    runtime = around(measured - graphs.bytes, percent=MEASURED_PERCENT, source="measured")
+    return Overhead(activations=overhead.activations, runtime=runtime, graphs=graphs)
 
 
 def is_eager(spec: DeploymentSpec) -> bool:

@@ -13,6 +13,7 @@ from deployments.planning import model_memory as memory
 from deployments.planning.memory_terms import (
     Overhead,
     Term,
+    corrected,
     cpu_overhead,
     gpu_overhead,
     ready_range,
@@ -55,13 +56,15 @@ class DeviceRoom:
 class ModelFigures:
     """What is known about the model's size.
 
-    `weights` is for all workers together; None where nothing is known.
+    `weights` is for all workers together; None where nothing is known. `measured_overhead`: bytes that a launch of the
+    same kind held on a device beside weights and KV cache.
     """
 
     weights: int | None
     shape: memory.KvShape | None
     shape_reason: str | None
     config: Mapping[str, Any]
+    measured_overhead: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +191,7 @@ def _need(
     weights = weights_term(size=-(-(model.weights or 0) // spec.workers))
     if room.device.kind == "cpu":
         return _cpu_need(spec=spec, room=room, weights=weights, model=model, can_pin=can_pin)
-    overhead = gpu_overhead(spec=spec, config=model.config)
+    overhead = corrected(gpu_overhead(spec=spec, config=model.config), measured=model.measured_overhead)
     kv_cache, budget = _kv_budget(spec=spec, room=room, count=count, weights=weights, overhead=overhead)
     if kv_cache <= 0:
         problem = _share_too_small(room=room, reserved=budget, weights=weights.bytes, overhead=overhead.bytes)

@@ -83,13 +83,15 @@ class Taken:
 
     `ports`: held by us or seen in use. `reserved`: bytes per device uuid over all our live launches and
     pending plans. `instances`: the live launches of the deployment that is being planned. `compiled`: compile keys
-    of launches that have served on this host.
+    of launches that have served on this host. `overheads`: by compile key, the most bytes that a launch held beside
+    weights and KV cache when it was ready.
     """
 
     ports: frozenset[int] = frozenset()
     reserved: Mapping[str, int] = field(default_factory=dict)
     instances: tuple[RunningInstance, ...] = ()
     compiled: frozenset[str] = frozenset()
+    overheads: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from deployments.models import Launch, LogStream
 from deployments.planning.phases import Progress, track
 from deployments.planning.readiness import expectation_of, judge_readiness
 from deployments.planning.states import LaunchState
-from deployments.services.listening import progress_row, secrets_for, state_of, verdict_row
+from deployments.services.listening import measured_overhead, progress_row, secrets_for, state_of, verdict_row
 from deployments.services.observing import WATCHER, unattended
 from deployments.transitions import move_launch
 from hosts.models import Host
@@ -88,6 +88,7 @@ def verify(launch: Launch, view: Mapping[str, Any], *, progress: Progress, sessi
         now=now,
         reason={"code": verdict.code, "sentence": verdict.sentence},
         verdict=verdict_row(verdict, probe, at=now.isoformat()),
+        measured_overhead=measured_overhead(launch, view) if state_of(verdict) is LaunchState.READY else None,
         ready_at=now if state_of(verdict) is LaunchState.READY else None,
         processes=view["processes"],
         observed_at=now,

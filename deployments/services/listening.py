@@ -1,6 +1,7 @@
 """What the engine tells is written down here, move by move, while it happens."""
 
 import contextlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, fields
 from datetime import datetime
@@ -94,6 +95,7 @@ class WorkerListener:
             now=now,
             reason={"code": verdict.code, "sentence": verdict.sentence},
             verdict=row,
+            measured_overhead=measured_overhead(launch, status) if isinstance(verdict, Ready) else None,
             ready_at=now if isinstance(verdict, Ready) else None,
             processes=status.get("processes", []),
             observed_at=now,
@@ -147,7 +149,7 @@ class WorkerListener:
         return Run.objects.filter(pk=self.run.pk, cancel_asked_at__isnull=False).exists()
 
     def launch(self, launch_id: str) -> Launch:
-        return Launch.objects.select_related("instance", "environment").get(pk=launch_id)
+        return Launch.objects.select_related("instance", "environment", "plan").get(pk=launch_id)
 
     def begin_step(self, name: str, subject: str, launch_id: str) -> None:
         with transaction.atomic():
@@ -172,6 +174,20 @@ class WorkerListener:
                 step.detail = {**step.detail, **(detail or {})}
                 step.save(update_fields=["state", "ended_at", "detail"])
             announce(f"run.{self.run.pk}")
+
+
+def measured_overhead(launch: Launch, status: Mapping[str, Any]) -> int | None:
+    """Bytes that its fullest device holds beside planned weights and KV cache; None where no device tells."""
+    held: dict[str, int] = {}
+    for process in status.get("processes", []):
+        for uuid, size in (process.get("device_memory") or {}).items():
+            held[uuid] = held.get(uuid, 0) + (size or 0)
+    intent = json.loads(bytes(launch.plan.intent))
+    memory = next(item.get("memory") for item in intent["launches"] if item["launch_id"] == str(launch.pk))
+    if memory is None:
+        return None
+    beside = max(held.values(), default=0) - memory["weights"] - memory["kv_cache"]
+    return beside if beside > 0 else None
 
 
 def state_of(verdict: Verdict) -> LaunchState:

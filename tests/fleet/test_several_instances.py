@@ -74,6 +74,20 @@ class TestSeveralInstances:
         assert max(moments(run, "launching").values()) < min(moments(run, "ready").values())
         assert len(set(caches(run))) == 1
 
+    def test_teach_the_next_plan_what_they_hold(self, host, fleet):
+        first = execute(plan_start(host, instances=4))
+        held = set(Launch.objects.filter(plan=first.plan).values_list("measured_overhead", flat=True))
+        assert len(held) == 1
+        stop_all(first)
+        run = restart(first, host)
+        launches = json.loads(bytes(run.plan.intent))["launches"]
+        assert {launch["memory"]["runtime"] + launch["memory"]["graphs"] for launch in launches} == held
+        assert run.state == "succeeded"
+        for launch in Launch.objects.filter(plan=run.plan):
+            (size,) = [sum((p["device_memory"] or {}).values()) for p in launch.processes if p["role"] == "engine_core"]
+            memory = next(item["memory"] for item in launches if item["launch_id"] == str(launch.pk))
+            assert memory["low"] <= size <= memory["high"]
+
     def test_are_stopped_together_and_leave_nothing(self, host, fleet):
         run = stop_all(execute(plan_start(host, instances=6)))
         assert run.state == "succeeded"

@@ -103,7 +103,7 @@ class TestIntent:
 
     def test_has_a_digest_that_stays(self):
         plan = planned(spec=make_spec(max_model_len=2048, max_num_seqs=32))
-        assert plan.digest == "eda07af0a8aee3f294bb06ee5c0eede17d8e4df493a2528e645380f74d5d25f9"
+        assert plan.digest == "6067b8a7309981608e2109b25dc47e1ae5935788622f3f1a83c9c99545945f84"
 
     def test_is_the_same_for_the_same_arguments_and_another_for_any_change(self):
         plan = planned()
@@ -133,6 +133,19 @@ class TestDevicesAndMemory:
         facts = make_facts(gpus=(gpu(0, memory_reserved=616 * 2**20),))
         plan = planned(spec=make_spec(instances=3, max_model_len=2048), facts=facts)
         assert plan.launches[0]["reserved_bytes"] == {"GPU-0": int((H200_TOTAL - 616 * 2**20) * 0.3)}
+
+    def test_plans_with_what_a_launch_of_the_same_kind_held(self):
+        wishes = {"instances": 3, "max_model_len": 2048, "max_num_seqs": 32}
+        first = planned(spec=make_spec(**wishes)).launches[0]
+        held = first["memory"]["runtime"] + first["memory"]["graphs"] + 2**30
+        overheads = {first["compile_key"]: held}
+        second = planned(spec=make_spec(**wishes), taken=Taken(overheads=overheads)).launches[0]
+        assert second["memory"]["measured"] is True
+        assert second["memory"]["runtime"] + second["memory"]["graphs"] == held
+        assert second["memory"]["kv_cache"] == first["memory"]["kv_cache"] - 2**30
+        assert second["reserved_bytes"] == first["reserved_bytes"]
+        other = planned(spec=make_spec(**wishes | {"max_num_seqs": 64}), taken=Taken(overheads=overheads)).launches[0]
+        assert other["memory"]["measured"] is False
 
     def test_spreads_instances_over_all_gpus(self):
         plan = planned(spec=make_spec(instances=6, max_model_len=2048), facts=make_facts(gpus=(gpu(0), gpu(1))))
