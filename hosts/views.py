@@ -8,6 +8,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from accounts.access import requires_somewhere
 from accounts.actors import actor_of_request
 from accounts.pages import render_live
+from audit.canonical import clean_text
 from hosts import services
 from hosts.access import credential_to_delete, credentials_for, host_to, host_to_change, host_to_see
 from hosts.forms import CredentialForm, HostForm, PathsForm
@@ -58,7 +59,7 @@ def host_detail(request, pk: int):
 @require_POST
 def host_confirm(request, pk: int):
     host = host_to(request.user, pk, "hosts.add_host")
-    fingerprint = request.POST.get("fingerprint", "")
+    fingerprint = clean_text(request.POST.get("fingerprint", ""))
     try:
         services.confirm_key(host=host, fingerprint=fingerprint, by=actor_of_request(request), now=timezone.now())
     except services.Refused as refused:
