@@ -20,8 +20,10 @@ from .launches import (
     read_launches,
     write_record,
 )
+from .locks import hold_lock
 from .model_files import find_unreadable
 from .refusal import Refusal, bad_request
+from .reservations import lock_path, read_reserved, refuse_where_promised
 from .slots import Slot, fenced_slot
 from .state_root import StateRoot, make_private, make_temporary
 from .system import StartRequest
@@ -48,6 +50,7 @@ class Wanted:
     min_free_disk: int
     model_roots: List[str]
     vllm_roots: List[str]
+    reserved_bytes: Dict[str, int]
 
 
 def read_wanted(call: Call) -> Wanted:
@@ -70,6 +73,7 @@ def read_wanted(call: Call) -> Wanted:
         min_free_disk=read_integer(args, "min_free_disk", default=0),
         model_roots=read_texts(args, "model_roots"),
         vllm_roots=read_texts(args, "vllm_roots"),
+        reserved_bytes=read_reserved(args),
     )
 
 
@@ -84,7 +88,9 @@ def launch(call: Call) -> Dict[str, Any]:
         _refuse_where_busy(call, root, wanted)
         wanted = replace(wanted, argv=[_find_executable(wanted), *wanted.argv[1:]])
         _refuse_where_host_unfit(call, root, wanted)
-        _start(call, root, wanted, slot)
+        with hold_lock(lock_path(root), sleep=call.sleep):
+            refuse_where_promised(call.system, root, launch_id=wanted.launch_id, wanted=wanted.reserved_bytes)
+            _start(call, root, wanted, slot)
     standing = judge_one(call.system, root, wanted.launch_id)
     status = standing.launch.status
     if status is not None and status.error is not None:
@@ -272,6 +278,7 @@ def _start(call: Call, root: StateRoot, wanted: Wanted, slot: Slot) -> None:
         run=slot.fence.run,
         attempt=slot.fence.attempt,
         requested_at=call.system.now(),
+        reserved_bytes=wanted.reserved_bytes,
     )
     directory = root.launch_directory(wanted.launch_id)
     make_private(directory, below=root.boot_directory)

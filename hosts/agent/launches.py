@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from .locks import is_locked
@@ -39,6 +39,7 @@ class Record:
     run: Optional[str] = None
     attempt: Optional[int] = None
     requested_at: Optional[float] = None
+    reserved_bytes: Dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
