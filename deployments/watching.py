@@ -79,6 +79,9 @@ class Watcher:
             close_old_connections()
 
 
+MOST_OTHERS = 200
+
+
 class HostWatching:
     """One connection's worth of watching one host."""
 
@@ -137,6 +140,7 @@ class HostWatching:
         now = timezone.now()
         if "launches" in event:
             self.views = event["launches"]
+            self.keep_others(event["launches"])
             for view in event["launches"]:
                 if view["controller"] == self.controller and view["state"] in ("exited", "orphaned"):
                     self.read_rest_of_log(view["launch_id"], session)
@@ -149,6 +153,16 @@ class HostWatching:
                 self.keep_log(event["log"]["launch_id"], event["log"])
             except Misfit:
                 self.read_rest_of_log(event["log"]["launch_id"], session)
+
+    def keep_others(self, views: list[Mapping[str, Any]]) -> None:
+        """Launches of other controllers are shown, and nothing more is done with them."""
+        alive = ("starting", "running", "orphaned")
+        others = [
+            {name: view.get(name) for name in ("controller", "instance", "state", "port")}
+            for view in views
+            if view["controller"] != self.controller and view["state"] in alive
+        ]
+        HostWatch.objects.filter(host=self.host).update(others=others[:MOST_OTHERS])
 
     def see_again(self, sample: Mapping[str, Any], session: AgentSession) -> None:
         """A sample without news of launches says that those seen last are as they were; before a first look, nothing."""

@@ -167,6 +167,8 @@ class HostWatch(models.Model):
     reachable = models.BooleanField(null=True)
     since = models.DateTimeField(null=True)
     problem = models.JSONField(null=True)
+    # Live launches of other controllers there, as last seen: controller, instance, state, port. Empty: none, or not seen.
+    others = models.JSONField(null=True)
 
     class Meta:
         default_permissions = ()

@@ -101,6 +101,7 @@ def host_page(host: Host, *, now: datetime) -> dict:
         "devices": device_rows([host]).get(host.pk, []),
         "chart": memory_chart(host, now=now),
         "asking": host.asked_at is not None,
+        "others": getattr(getattr(host, "watch", None), "others", None) or [],
     }
 
 

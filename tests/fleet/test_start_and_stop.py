@@ -4,12 +4,14 @@ import threading
 from datetime import timedelta
 
 import pytest
+from django.urls import reverse
 from django.utils import timezone
 
 from audit.models import Entry
 from deployments import ledger
 from deployments.log_store import read_lines
 from deployments.models import Launch, Plan, PortReservation, Reservation, Run
+from deployments.planning.placement import DeviceRoom
 from deployments.planning.refusals import Refused
 from deployments.planning.spec import DeploymentSpec
 from deployments.planning.spec_parse import parse_spec
@@ -18,7 +20,9 @@ from deployments.services.plans import make_start_plan, make_stop_plan, make_swe
 from deployments.services.revisions import create_deployment
 from deployments.services.runs import RunRefused, request_run
 from deployments.watching import HostWatching, Watcher
-from hosts.models import Host
+from hosts.connections import connections
+from hosts.models import Host, HostWatch
+from tests import people
 from tests.fleet.conftest import ANN, eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -268,3 +272,37 @@ class TestAge:
         still_as_seen(launch_ids={str(launch.pk)}, sample={"devices": []}, now=timezone.now())
         launch.refresh_from_db()
         assert launch.observed_at > before
+
+
+class TestAnotherController:
+    """Two installations reach one host with one account."""
+
+    def test_is_shown_on_the_host_page_and_keeps_what_it_was_promised(self, host, client, settings, monkeypatch):
+        first = start(host)
+        launch = Launch.objects.get(plan=first.plan)
+        watching = HostWatching(host.pk, stop=threading.Event())
+        HostWatch.objects.get_or_create(host=host)
+        monkeypatch.setattr(watching, "controller", "another-installation")
+        with connections.session(host) as session:
+            views = session.request("observe", {}, timeout=10)["launches"]
+        watching.keep_others(views)
+        client.force_login(people.administrator())
+        page = client.get(reverse("hosts:detail", args=[host.pk])).content.decode()
+        assert "Of another fleetadmin" in page
+        assert launch.instance.name in page
+
+    def test_cannot_be_promised_what_is_promised_already(self, host, monkeypatch):
+        """As if this installation knew nothing of its first launch: its ledger is empty, the host's is not."""
+        first = start(host, kv_cache_memory_bytes="16GiB", devices=[0])
+        Launch.objects.filter(plan=first.plan).delete()
+        monkeypatch.setattr("deployments.planning.placement.measure_room", as_if_empty)
+        plan = plan_start(host, name="second", kv_cache_memory_bytes="16GiB", devices=[0], port=8500)
+        assert isinstance(plan, Plan), plan
+        monkeypatch.setattr("deployments.execution.engine.find_broken", lambda *_, **__: None)
+        run = request_run(plan=plan, digest=plan.digest, by=ANN, now=timezone.now())
+        run.refresh_from_db()
+        assert (run.state, run.problem["code"]) == ("precondition_failed", "DEVICE_FULL")
+
+
+def as_if_empty(*, device, taken):
+    return DeviceRoom(device=device, total=device.memory_total, ours=0, foreign=0, reserve=0)
