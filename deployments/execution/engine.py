@@ -99,6 +99,7 @@ class Engine:
 
     def stop_one(self, launch_id: str) -> Outcome:
         self.listener.stopping(launch_id)
+        pids = self.pids_of(launch_id)
         try:
             report = self.remove(launch_id)
         except AgentRefused as refusal:
@@ -107,7 +108,21 @@ class Engine:
             # The host rebooted or lost its state: nothing of this launch can live there.
             report = {"already_gone": True, "signals": [], "survivors": []}
         self.listener.stopped(launch_id, report)
-        return Done(report)
+        left = self.wait_for_memory(pids)
+        return Done(report) if not left else memory_not_back(left)
+
+    def pids_of(self, launch_id: str) -> frozenset[int]:
+        views = [view for view in self.observe()["launches"] if view["launch_id"] == launch_id]
+        return frozenset(process["pid"] for view in views for process in view["processes"])
+
+    def wait_for_memory(self, pids: frozenset[int]) -> Mapping[str, int]:
+        """Bytes by device that these processes, which have ended, still hold; a driver gives them back a moment later."""
+        until = self.clock.monotonic() + self.limits.memory_back
+        while True:
+            left = held_by(pids, self.observe()["devices"])
+            if not left or self.clock.monotonic() > until:
+                return left
+            self.clock.sleep(self.limits.probe_pause)
 
     def remove(self, launch_id: str) -> Mapping[str, Any]:
         if self.intent["kind"] != "sweep":
@@ -202,3 +217,23 @@ def first_bad(
     outcomes: Iterable[Outcome], *, kinds: tuple[type, ...] = (PreconditionFailed, Failed, Cancelled)
 ) -> Outcome | None:
     return next((outcome for outcome in outcomes if isinstance(outcome, kinds)), None)
+
+
+def held_by(pids: frozenset[int], devices: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Bytes by device uuid that processes of these ids hold."""
+    held = {
+        device["uuid"]: sum(item["used"] or 0 for item in device["processes"] if item["pid"] in pids)
+        for device in devices
+    }
+    return {uuid: size for uuid, size in held.items() if size}
+
+
+def memory_not_back(left: Mapping[str, int]) -> Failed:
+    """All processes are gone and the driver still counts memory as theirs."""
+    uuid, size = next(iter(left.items()))
+    return Failed(
+        "MEMORY_NOT_BACK",
+        f"Its processes have ended, but {size / 2**30:.2f} GiB of {uuid} are still counted as theirs.",
+        "Look at the device with nvidia-smi on the host; a driver that does not let go needs a reset by its administrator.",
+        dict(left),
+    )

@@ -171,7 +171,7 @@ class StartOne:
 
         When its engine is ready, the gate is passed: nothing that others do disturbs it any more.
         """
-        began = last_line = self.clock.monotonic()
+        began = last_line = phase_began = self.clock.monotonic()
         stream = self.session.stream("tail", {"launch_id": self.id, "offset": self.offset, "follow": True})
         for event in stream.ticks(self.limits.tick):
             now = self.clock.monotonic()
@@ -180,14 +180,17 @@ class StartOne:
                 return self.give_up()
             if event is not None:
                 last_line = now
+                before = self.progress.phase
                 self.take(event)
                 self.pass_gate()
+                phase_began = phase_began if self.progress.phase is before else now
             if self.progress.listening:
                 stream.cancel()
                 return None
-            if now - began > self.limits.start or now - last_line > self.limits.quiet:
+            late = self.find_late(began=now - began, quiet=now - last_line, phase=now - phase_began)
+            if late is not None:
                 stream.cancel()
-                return self.time_out(began=began, now=now)
+                return self.time_out(late)
         return self.fail_from_log()
 
     def pass_gate(self) -> None:
@@ -266,11 +269,23 @@ class StartOne:
                 lines.extend(event["text"].splitlines())
         return explain_failure(lines=lines, exit_code=status.get("exit_code"), exit_signal=status.get("exit_signal"))
 
-    def time_out(self, *, began: float, now: float) -> Outcome:
+    def find_late(self, *, began: float, quiet: float, phase: float) -> str | None:
+        """Which of our deadlines has passed, as a sentence; all are seconds."""
+        label = self.progress.label
+        weights = self.launch.get("memory", {}).get("weights", 0) * len(self.launch["devices"])
+        if phase > self.limits.of_phase(self.progress.phase, weights=weights):
+            return f"It stayed in one phase for {phase:.0f} s: {label}."
+        if began > self.limits.start:
+            return f"Not ready after {began:.0f} s; the last phase was: {label}."
+        if quiet > self.limits.quiet:
+            return f"Its log said nothing for {quiet:.0f} s; the last phase was: {label}."
+        return None
+
+    def time_out(self, late: str) -> Outcome:
         """Over a deadline of ours: stopped, with the phase it hung in."""
         cause = cause_without_log(
             "START_TIMED_OUT",
-            f"Not ready after {now - began:.0f} s; the last phase was: {self.progress.label}.",
+            late,
             "Read the last lines of its log. Where the phase is legitimately slow, raise the deadline.",
         )
         self.stop()
