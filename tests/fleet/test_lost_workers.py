@@ -243,4 +243,5 @@ class watched:  # noqa: N801 (reads as a word)
 
     def __exit__(self, *_exception) -> None:
         self.watcher.stop.set()
-        self.thread.join(10)
+        self.thread.join(40)
+        assert not self.thread.is_alive()

@@ -178,7 +178,8 @@ def watching(host):
     yield begin
     watcher.stop.set()
     if thread.ident:
-        thread.join(10)
+        thread.join(40)
+        assert not thread.is_alive()
 
 
 class TestWatcher:
