@@ -2,6 +2,7 @@
 
 usage: python3 -m rig.accelerator_starts --out DIR --site DIR [--parts cold,pinned,script,shapes]
        python3 -m rig.accelerator_starts --out DIR --cpu DIR  [--parts …]        the same under the CPU build
+rig/simulated_starts.py does the same on a simulated H200.
 
     cold     three instances whose flags were never compiled here: one leads, two follow
     pinned   the same three again, three times
@@ -23,6 +24,7 @@ import tempfile
 import threading
 import time
 import uuid
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +37,7 @@ from deployments.planning.phases import Progress, advance
 from deployments.planning.plan import HostRef, Plan, RevisionRef, RunningInstance, Taken
 from deployments.planning.spec_parse import parse_spec
 from hosts.agent_archive import build_archive
-from hosts.agent_session import open_session
+from hosts.agent_session import AgentSession, open_session
 from hosts.facts.model import HostFacts, VllmInstallation
 from hosts.facts.parse import parse_facts
 from rig.accelerator_report import Report, write_json
@@ -112,14 +114,24 @@ class Notes:
 class Trial:
     """The machine itself as a host: its facts with the vLLM of the folder, a session, plans carried out."""
 
+    gap_s = 5.0  # between two starts of the script
+    extra: Mapping[str, Any] = {"--load-format": "dummy"}
+
     def __init__(self, *, out: Path, work: Path, report: Report, setting: Any, version: str, gpu: bool) -> None:
         self.out, self.work, self.report, self.setting, self.gpu = out, work, report, setting, gpu
         self.version = version
-        self.session = open_session(
-            LocalRunner(), archive=build_archive(), controller_id=CONTROLLER, state_root=str(work / "state")
-        )
+        self.model = work / "model"
+        self.roots = Roots(model=(str(work),), vllm=("/",))
+        if not gpu:
+            self.extra = {"--enforce-eager": True}
+        self.session = self.open()
         self.attempt = 0
         self.compiled: Any = set()
+
+    def open(self) -> AgentSession:
+        return open_session(
+            LocalRunner(), archive=build_archive(), controller_id=CONTROLLER, state_root=str(self.work / "state")
+        )
 
     def facts(self) -> HostFacts:
         facts = parse_facts(
@@ -132,11 +144,10 @@ class Trial:
 
     def plan(self, *, name: str, model: Path, instances: int, **wishes: Any) -> Plan:
         env = {name: value for name, value in self.setting.env.items() if name != "HF_HUB_OFFLINE"}
-        extra = {"--load-format": "dummy"} if self.gpu else {"--enforce-eager": True}
         spec = parse_spec(
             {
                 "name": name, "host": "here", "model": str(model), "served_model_name": name, "instances": instances,
-                "max_model_len": 2048 if self.gpu else 512, "max_num_seqs": 32, "env": env, "extra_args": extra, **wishes,
+                "max_model_len": 2048 if self.gpu else 512, "max_num_seqs": 32, "env": env, "extra_args": dict(self.extra), **wishes,
             }
         )  # fmt: skip
         facts = self.facts()
@@ -161,8 +172,8 @@ class Trial:
             name="here",
             machine_id=facts.machine_id,
             host_key_fingerprint="-",
-            model_roots=(str(self.work),),
-            vllm_roots=("/",),
+            model_roots=self.roots.model,
+            vllm_roots=self.roots.vllm,
         )
 
     def carry_out(self, plan: Plan) -> Notes:
@@ -178,7 +189,7 @@ class Trial:
             clock=time,
             limits=LIMITS,
             facts_age_s=0,
-            roots=Roots(model=(str(self.work),), vllm=("/",)),
+            roots=self.roots,
             secrets_of=lambda _launch: {},
             resume_of=lambda _launch_id: Resume(),
         ).run()
@@ -236,7 +247,7 @@ class Trial:
 def start_three(trial: Trial, entry: dict[str, Any], *, label: str) -> None:
     wishes = {} if trial.gpu else {"kv_cache_memory_bytes": "64MiB"}
     count = 3 if trial.gpu else 2
-    plan = trial.plan(name="trial", model=trial.work / "model", instances=count, **wishes)
+    plan = trial.plan(name="trial", model=trial.model, instances=count, **wishes)
     notes = trial.carry_out(plan)
     entry.update(trial.keep(plan, notes, label=label))
     if entry["ready"] == count:
@@ -244,9 +255,9 @@ def start_three(trial: Trial, entry: dict[str, Any], *, label: str) -> None:
     trial.stop(plan)
 
 
-def script(trial: Trial, entry: dict[str, Any]) -> None:
-    """Three starts, five seconds apart, each told to take 0.30 of the device; nobody waits for anybody."""
-    plan = trial.plan(name="script", model=trial.work / "model", instances=3 if trial.gpu else 2,
+def script(trial: Trial, entry: dict[str, Any], *, gap_s: float, label: str = "script") -> None:
+    """Three starts, some seconds apart, each told to take 0.30 of the device; nobody waits for anybody."""
+    plan = trial.plan(name="script", model=trial.model, instances=3 if trial.gpu else 2,
                       gpu_memory_utilization="0.30")  # fmt: skip
     notes = Notes(trial.report)
     trial.attempt += 1
@@ -259,7 +270,7 @@ def script(trial: Trial, entry: dict[str, Any]) -> None:
             "devices": launch["devices"], "model_path": launch["model_path"], "min_free_disk": 1 << 28,
         }  # fmt: skip
         if number:
-            time.sleep(5)
+            time.sleep(gap_s)
         notes.launching(launch["launch_id"])
         fence = {"controller": CONTROLLER, "run": "trial", "attempt": trial.attempt}
         trial.session.request("launch", args, fence=fence, timeout=60)
@@ -268,7 +279,7 @@ def script(trial: Trial, entry: dict[str, Any]) -> None:
         threads.append(thread)
     for thread in threads:
         thread.join(max(1.0, trial.report.left_s - 20))
-    entry.update(trial.keep(plan, notes, label="script"))
+    entry.update(trial.keep(plan, notes, label=label))
     trial.stop(plan)
 
 
@@ -361,7 +372,7 @@ def main() -> int:
         report.figures["pinned_median_s"] = statistics.median(seconds) if seconds else None
     if "script" in parts:
         with report.step("the script of old") as entry:
-            script(trial, entry)
+            script(trial, entry, gap_s=trial.gap_s)
     if "shapes" in parts:
         with report.step("shapes") as entry:
             shapes(trial, entry)
