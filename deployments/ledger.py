@@ -1,12 +1,15 @@
 """Who holds what: bytes of devices and ports of hosts, from the plan until the launch has ended."""
 
+import json
 from datetime import datetime
 
+from django.db import transaction
 from django.db.models import Exists, Max, OuterRef, QuerySet, Sum
 
 from deployments.models import Deployment, Launch, PortReservation, Reservation
-from deployments.planning.build import slot_key
+from deployments.planning.intent import slot_key
 from deployments.planning.plan import RunningInstance, Taken
+from deployments.planning.states import LaunchState
 from hosts.models import Host
 
 
@@ -67,7 +70,20 @@ def running_instance(launch: Launch) -> RunningInstance:
     )
 
 
+@transaction.atomic
 def release(launch: Launch, *, now: datetime) -> None:
-    """The launch ended: what it held is free."""
+    """The launch ended: what it held is free, or its heir's."""
     launch.reservations.filter(until__isnull=True).update(until=now)
     launch.ports.filter(until__isnull=True).update(until=now)
+    for heir in launch.heirs.filter(state=LaunchState.PLANNED).select_related("plan"):
+        hand_over(heir, now=now)
+
+
+def hand_over(heir: Launch, *, now: datetime) -> None:
+    """From now on the heir holds its port and all of its bytes itself."""
+    intent = json.loads(bytes(heir.plan.intent))
+    planned = next(entry for entry in intent["launches"] if entry["launch_id"] == str(heir.pk))
+    for uuid, size in planned["reserved_bytes"].items():
+        heir.reservations.filter(device__uuid=uuid, until__isnull=True).update(bytes=size)
+    if not heir.ports.filter(until__isnull=True).exists():
+        PortReservation.objects.create(host_id=heir.host_id, port=heir.port, launch=heir, since=now)

@@ -7,6 +7,9 @@ from django.utils.translation import gettext_lazy as _
 
 from deployments.planning.states import LaunchState, RunState
 
+# Launches of plans that were not carried out: no host was ever asked to start them.
+NEVER_ASKED = models.Q(state=LaunchState.PLANNED) | models.Q(state=LaunchState.STOPPED, launched_at__isnull=True)
+
 
 def choices(states) -> list[tuple[str, str]]:
     return [(state.value, state.name.replace("_", " ").capitalize()) for state in states]
@@ -85,6 +88,7 @@ class Plan(models.Model):
     class Kind(models.TextChoices):
         START = "start", _("Start")
         STOP = "stop", _("Stop")
+        RESTART = "restart", _("Restart")
         SWEEP = "sweep", _("Sweep orphans")
 
     environment = models.ForeignKey("accounts.Environment", on_delete=models.PROTECT, related_name="plans")
@@ -174,6 +178,8 @@ class Launch(models.Model):
     revision = models.ForeignKey(Revision, on_delete=models.PROTECT, related_name="launches")
     plan = models.ForeignKey(Plan, on_delete=models.PROTECT, related_name="launches")
     host = models.ForeignKey("hosts.Host", on_delete=models.PROTECT, related_name="launches")
+    # The launch whose slot, devices and port this one takes over when that has ended: see ledger.hand_over.
+    replaces = models.ForeignKey("self", on_delete=models.RESTRICT, null=True, related_name="heirs")
     state = models.CharField(max_length=20, choices=choices(LaunchState), default=LaunchState.PLANNED.value)
     address = models.CharField(max_length=64)
     port = models.PositiveIntegerField()

@@ -11,14 +11,23 @@ from hosts.live import announce
 
 
 def move_launch(
-    launch: Launch, *, to: LaunchState, actor: str, now: datetime, reason: dict | None = None, **values
+    launch: Launch,
+    *,
+    to: LaunchState,
+    actor: str,
+    now: datetime,
+    reason: dict | None = None,
+    believed: str | None = None,
+    **values,
 ) -> bool:
     """Move a launch from wherever a legal arrow starts to `to`; False when somebody else was first.
 
-    `values` are columns written in the same statement. Moving to the state it has is no move (False).
+    `believed`: the state in which it was when the move was decided; in any other it is not made. `values` are columns
+    written in the same statement. Moving to the state it has is no move (False).
     """
     event = {"launch": launch, "at": now, "actor": actor, "reason": reason or {}}
-    return move(launch, to=to, moves=LAUNCH_MOVES, event=event, topic=f"launch.{launch.pk}", values=values)
+    moves = LAUNCH_MOVES if believed is None else {LaunchState(believed): LAUNCH_MOVES[LaunchState(believed)]}
+    return move(launch, to=to, moves=moves, event=event, topic=f"launch.{launch.pk}", values=values)
 
 
 def move_run(run: Run, *, to: RunState, actor: str, now: datetime, reason: dict | None = None, **values) -> bool:

@@ -12,6 +12,7 @@ urlpatterns = [
     path("<int:pk>/restore/", deployments.deployment_restore, name="restore"),
     path("<int:pk>/plan/", plans.plan_start, name="plan"),
     path("<int:pk>/stop/", plans.plan_stop, name="stop"),
+    path("<int:pk>/restart/", plans.plan_restart, name="restart"),
     path("<int:pk>/sweep/", plans.plan_sweep, name="sweep"),
     path("plans/<int:pk>/", plans.plan_detail, name="plan-detail"),
     path("plans/<int:pk>/run/", plans.plan_run, name="plan-run"),

@@ -24,9 +24,10 @@ from hosts.agent_session import AgentRefused, AgentSession
 from hosts.connections import connections, controller_id
 from hosts.facts.model import CPU_DEVICE
 from hosts.live import announce
-from hosts.models import Device, Host, HostWatch, Sample
+from hosts.models import Host, HostWatch, Sample
 from hosts.problems import problem_of
 from hosts.queries import latest_facts
+from hosts.services import keep_uses
 from hosts.ssh.errors import SshError
 
 log = logging.getLogger(__name__)
@@ -264,7 +265,6 @@ def keep_sample(host: Host, sample: Mapping[str, Any], *, now) -> None:
     with transaction.atomic():
         Sample.objects.create(host=host, at=now, body=dict(sample))
         Host.objects.filter(pk=host.pk).update(last_seen_at=now)
-        for use in [*sample.get("devices", []), memory_as_device(sample)]:
-            Device.objects.filter(host=host, uuid=use["uuid"]).update(use=use, use_at=now)
+        keep_uses(host_id=host.pk, uses=[*sample.get("devices", []), memory_as_device(sample)], now=now)
         Sample.objects.filter(host=host, at__lt=now - timedelta(seconds=SAMPLES_KEPT_SECONDS)).delete()
         announce("fleet", f"host.{host.pk}")

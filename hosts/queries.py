@@ -1,5 +1,7 @@
 """Reads that other apps may ask for."""
 
+from datetime import datetime
+
 from hosts.models import Credential, Host, HostFacts
 
 
@@ -10,6 +12,12 @@ def host_by_name(*, environment_id: int, name: str) -> Host | None:
 
 def latest_facts(host: Host) -> HostFacts | None:
     return host.facts.order_by("-taken_at").first()
+
+
+def later_uses(host: Host, *, since: datetime) -> dict[str, int]:
+    """Bytes in use per device uuid, of the devices that were seen after this moment."""
+    seen = host.devices.filter(use_at__gt=since).values_list("uuid", "use")
+    return {uuid: use["used"] for uuid, use in seen if use and use.get("used") is not None}
 
 
 def secret_names(*, environment_id: int) -> set[str]:

@@ -1,6 +1,8 @@
 """Changing what is known of hosts. Each function is one transaction with its audit entry, and announces on commit."""
 
+from collections.abc import Iterable, Mapping
 from datetime import datetime
+from typing import Any
 
 from django.db import IntegrityError, transaction
 
@@ -9,7 +11,7 @@ from accounts.models import Environment
 from audit.record import record
 from hosts import problems, queue
 from hosts.live import announce
-from hosts.models import Credential, Host
+from hosts.models import Credential, Device, Host
 from hosts.ssh.endpoint import KeyAuth
 from hosts.ssh.paramiko_runner import public_fingerprint
 from hosts.vault import seal
@@ -172,3 +174,9 @@ def delete_credential(*, credential: Credential, by: Actor) -> None:
             credential.delete()
     except IntegrityError as error:
         raise Refused(problems.credential_in_use(credential)) from error
+
+
+def keep_uses(*, host_id: int, uses: Iterable[Mapping[str, Any]], now: datetime) -> None:
+    """What each device was just seen to hold: uuid, total, used and free bytes, and its processes."""
+    for use in uses:
+        Device.objects.filter(host_id=host_id, uuid=use["uuid"]).update(use=dict(use), use_at=now)

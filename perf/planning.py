@@ -9,7 +9,7 @@ import time
 import uuid
 from pathlib import Path
 
-from deployments.planning.build import build_start_plan
+from deployments.planning.build_start import build_start_plan
 from deployments.planning.plan import HostRef, Plan, RevisionRef, Taken
 from deployments.planning.spec import DeploymentSpec
 from deployments.planning.spec_parse import parse_spec

@@ -32,7 +32,8 @@ from typing import Any
 from deployments.execution.engine import Engine
 from deployments.execution.limits import Limits
 from deployments.execution.start import Resume, Roots
-from deployments.planning.build import build_start_plan, build_stop_plan
+from deployments.planning.build_start import build_start_plan
+from deployments.planning.build_stop import build_stop_plan
 from deployments.planning.phases import Progress, advance
 from deployments.planning.plan import HostRef, Plan, RevisionRef, RunningInstance, Taken
 from deployments.planning.spec_parse import parse_spec

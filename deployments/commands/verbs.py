@@ -10,15 +10,16 @@ from django.db import transaction
 from django.utils import timezone
 
 from accounts.actors import Actor
+from accounts.local import act_locally
 from accounts.models import Environment
 from deployments.commands.outcome import FAILED, OK, REFUSED, TIMED_OUT, Outcome, not_found, problem_lines, refused
 from deployments.log_store import read_lines
-from deployments.models import Deployment, Launch, Plan, Run
+from deployments.models import NEVER_ASKED, Deployment, Launch, Plan, Run
 from deployments.planning.refusals import Refused
 from deployments.planning.spec import DeploymentSpec
 from deployments.planning.spec_yaml import spec_from_yaml
 from deployments.planning.states import RUN_TERMINAL, RunState
-from deployments.services.plans import make_start_plan, make_stop_plan, make_sweep_plan
+from deployments.services.plans import make_restart_plan, make_start_plan, make_stop_plan, make_sweep_plan
 from deployments.services.revisions import NameTaken, add_revision, create_deployment
 from deployments.services.runs import RunRefused, request_run
 from hosts import services as host_services
@@ -26,6 +27,7 @@ from hosts.models import Credential, Host
 from hosts.ssh.errors import SshError
 
 POLL_SECONDS = 0.3
+STOP = "deployments.stop_deployment"
 
 
 def list_hosts(options, actor: Actor) -> Outcome:
@@ -302,7 +304,8 @@ def status(options, actor: Actor) -> Outcome:
 def deployment_rows(deployment: Deployment) -> list[dict]:
     rows = []
     for instance in deployment.instances.all():
-        newest = instance.launches.select_related("instance", "host").order_by("-created_at").first()
+        asked_for = instance.launches.exclude(NEVER_ASKED).select_related("instance", "host")
+        newest = asked_for.order_by("-created_at").first()
         if newest is not None:
             rows.append(launch_row(newest))
     return rows
@@ -328,6 +331,24 @@ def stop(options, actor: Actor) -> Outcome:
 def sweep(options, actor: Actor) -> Outcome:
     """Remove what is left of launches whose API server is gone."""
     return remove(options, actor, make_sweep_plan)
+
+
+def restart(options, actor: Actor) -> Outcome:
+    """Replace what runs by launches of the newest revision, in order."""
+    act_locally(STOP)
+    deployment = Deployment.objects.filter(name=options["deployment"]).first()
+    revision = deployment.revisions.first() if deployment else None
+    if revision is None:
+        return not_found(options["deployment"])
+    made = make_restart_plan(
+        deployment=deployment,
+        revision=revision,
+        at_a_time=options["at_a_time"],
+        allow_code_loading=options["allow_code_loading"],
+        by=actor,
+        now=timezone.now(),
+    )
+    return refusal_outcome(made) if isinstance(made, Refused) else start_run(made, options, actor)
 
 
 def remove(options, actor: Actor, make: Callable) -> Outcome:
@@ -356,6 +377,7 @@ VERBS: dict[str, tuple[str, Callable]] = {
     "apply": ("deployments.start_deployment", apply),
     "status": ("deployments.view_deployment", status),
     "logs": ("deployments.read_log", logs),
-    "stop": ("deployments.stop_deployment", stop),
+    "stop": (STOP, stop),
+    "restart": ("deployments.start_deployment", restart),
     "sweep": ("hosts.sweep_host", sweep),
 }

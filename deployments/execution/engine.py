@@ -1,6 +1,7 @@
 """Carries out a stored plan. It never plans again: what the plan presupposes is checked, and if it does not hold, it stops."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from deployments.execution.clock import Clock
@@ -8,7 +9,7 @@ from deployments.execution.limits import Limits
 from deployments.execution.listener import Listener
 from deployments.execution.outcomes import Cancelled, Done, Failed, Outcome, PreconditionFailed
 from deployments.execution.session import Session
-from deployments.execution.side_by_side import Shared, SideBySide, Work
+from deployments.execution.side_by_side import ENDS, Shared, SideBySide, Work
 from deployments.execution.start import Resume, Roots, StartOne, request_change, stop_launch
 from deployments.planning.preconditions import Broken, Seen, find_broken
 from hosts.agent_session import AgentRefused
@@ -56,10 +57,14 @@ class Engine:
         return self.side_by_side is not None and self.side_by_side.error is not None
 
     def run(self) -> Outcome:
-        """Stops first, then starts in the plan's order. One failed instance does not keep the others from starting."""
+        """Stops first, then starts in the plan's order. One failed instance does not keep the others from starting;
+        in a restart each stop goes with its start, and a failed one ends it.
+        """
         broken = self.check_host()
         if broken is not None:
             return broken
+        if self.intent["kind"] == "restart":
+            return self.run_restart()
         outcome = self.run_stops()
         if not isinstance(outcome, Done) or not self.intent["launches"]:
             return outcome
@@ -84,8 +89,31 @@ class Engine:
         outcomes = self.carry_out(stops, lambda launch_id, _gate: self.stop_one(launch_id), after={}, room=MOST_STOPS)
         return first_bad(outcomes.values()) or (Done() if len(outcomes) == len(stops) else Cancelled())
 
+    def run_restart(self) -> Outcome:
+        """One takes the place of another; the next begins when it serves, and nothing more once one does not."""
+        launches = {launch["launch_id"]: launch for launch in self.intent["launches"]}
+        order = self.intent["order"]
+        outcomes = self.carry_out(
+            list(launches),
+            lambda launch_id, _gate: self.replace_one(launches[launch_id]),
+            after=order["after"],
+            room=order["side_by_side"],
+            ends=(*ENDS, Failed),
+        )
+        return sum_up_restart(outcomes, total=len(launches))
+
+    def replace_one(self, launch: Mapping[str, Any]) -> Outcome:
+        ended = self.stop_one(launch["replaces"])
+        return self.start_one(launch, lambda: None) if isinstance(ended, Done) else ended
+
     def carry_out(
-        self, launch_ids: Sequence[str], work: Work, *, after: Mapping[str, Sequence[str]], room: int
+        self,
+        launch_ids: Sequence[str],
+        work: Work,
+        *,
+        after: Mapping[str, Sequence[str]],
+        room: int,
+        ends: tuple[type[Outcome], ...] = ENDS,
     ) -> Mapping[str, Outcome]:
         self.side_by_side = SideBySide(
             work=work,
@@ -94,6 +122,7 @@ class Engine:
             cancelled=self.listener.cancelled,
             tick=self.limits.tick,
             leave=self.leave,
+            ends=ends,
         )
         return self.side_by_side.run(launch_ids)
 
@@ -182,7 +211,9 @@ class Engine:
         return any(view["launch_id"] == launch["launch_id"] for view in self.observe()["launches"])
 
     def observe(self) -> Mapping[str, Any]:
-        return self.session.request("observe", {}, timeout=self.limits.launch)
+        seen = self.session.request("observe", {}, timeout=self.limits.launch)
+        self.listener.devices_seen(seen["devices"])
+        return seen
 
     def find_broken(self, launch: Mapping[str, Any]) -> Broken | None:
         """Read the host once more and compare with what the plan presupposes."""
@@ -217,6 +248,19 @@ def first_bad(
     outcomes: Iterable[Outcome], *, kinds: tuple[type, ...] = (PreconditionFailed, Failed, Cancelled)
 ) -> Outcome | None:
     return next((outcome for outcome in outcomes if isinstance(outcome, kinds)), None)
+
+
+def sum_up_restart(outcomes: Mapping[str, Outcome], *, total: int) -> Outcome:
+    """How the restart ended, with how many came through it and how many were not touched."""
+    bad = first_bad(outcomes.values())
+    if bad is None:
+        return Done({"restarted": total}) if len(outcomes) == total else Cancelled()
+    if not isinstance(bad, Failed | PreconditionFailed) or total == 1:
+        return bad
+    good = sum(1 for outcome in outcomes.values() if isinstance(outcome, Done))
+    left = total - len(outcomes)
+    message = f"{good} of {total} instances were restarted, {left} were left as they are. {bad.message}"
+    return replace(bad, message=message)
 
 
 def held_by(pids: frozenset[int], devices: Iterable[Mapping[str, Any]]) -> dict[str, int]:

@@ -1,6 +1,6 @@
 """What the engine tells, and asks, whoever runs it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from deployments.planning.failure import Cause
@@ -35,6 +35,9 @@ class Listener(Protocol):
     def stopping(self, launch_id: str) -> None: ...
 
     def stopped(self, launch_id: str, report: Mapping[str, Any]) -> None: ...
+
+    def devices_seen(self, devices: Sequence[Mapping[str, Any]]) -> None:
+        """What the host's devices were just seen to hold, as its agent's `observe` tells it."""
 
     def cancelled(self) -> bool:
         """Has somebody asked to stop? Also renews whatever lease there is; raises LeaseLost when it is gone."""

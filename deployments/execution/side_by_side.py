@@ -18,6 +18,8 @@ from deployments.execution.outcomes import Cancelled, Outcome, PreconditionFaile
 Work = Callable[[str, Callable[[], None]], Outcome]
 # Each holds one stream of the agent's channel and now and then a request beside it; the channel carries 64.
 MOST_RUNNING = 32
+# What one launch meets that the others would meet too, or that a person asked for.
+ENDS = (PreconditionFailed, Cancelled)
 
 
 class Interrupted(Exception):
@@ -41,7 +43,8 @@ class SideBySide:
     """Runs `work(launch_id, pass_gate)` for every launch, in its order.
 
     `after`: for a launch, those that must have passed their gate or ended. `room`: how many may be before their gate at
-    a time. `cancelled` is asked every `tick` seconds; then nothing more begins. `leave` is called at the end of each thread.
+    a time. `ends`: outcomes after which nothing more begins. `cancelled` is asked every `tick` seconds; then nothing
+    more begins. `leave` is called at the end of each thread.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class SideBySide:
         cancelled: Callable[[], bool],
         tick: float,
         leave: Callable[[], None],
+        ends: tuple[type[Outcome], ...] = ENDS,
     ) -> None:
         self.work = work
         self.after = after
@@ -60,6 +64,7 @@ class SideBySide:
         self.cancelled = cancelled
         self.tick = tick
         self.leave = leave
+        self.ends = ends
         self.news: queue.Queue[News] = queue.Queue()
         self.passed: set[str] = set()
         self.starting: set[str] = set()
@@ -71,7 +76,7 @@ class SideBySide:
         """Outcomes by launch; those never begun are missing. Raises the first error of a thread once all have ended."""
         waiting = list(launch_ids)
         while waiting or self.running:
-            if waiting and self.is_over():
+            if self.is_over():
                 waiting.clear()
             for launch_id in self.may_begin(waiting):
                 waiting.remove(launch_id)
@@ -83,9 +88,14 @@ class SideBySide:
         return self.outcomes
 
     def is_over(self) -> bool:
-        """Whether nothing more may begin."""
-        ended = any(isinstance(outcome, PreconditionFailed | Cancelled) for outcome in self.outcomes.values())
-        return ended or self.error is not None or self.cancelled()
+        """Whether nothing more may begin. Asks in any case: the question also tells that this worker is alive."""
+        if self.error is None:
+            try:
+                if self.cancelled():
+                    return True
+            except Exception as error:  # noqa: BLE001 (it is raised again once the threads have ended)
+                self.error = error
+        return self.error is not None or any(isinstance(outcome, self.ends) for outcome in self.outcomes.values())
 
     def may_begin(self, waiting: Sequence[str]) -> list[str]:
         free = max(0, min(self.room - len(self.starting), MOST_RUNNING - len(self.running)))

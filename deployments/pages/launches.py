@@ -8,11 +8,10 @@ from django.utils.translation import gettext_lazy
 
 from deployments.access import launches_for, stream_to_read
 from deployments.log_pages import log_page
-from deployments.models import Launch
+from deployments.models import NEVER_ASKED, Launch
 from deployments.planning.states import LaunchState
 
 FIRST_LINES = 500
-NEVER_ASKED = Q(state=LaunchState.PLANNED) | Q(state=LaunchState.STOPPED, launched_at__isnull=True)
 # Keys of `Launch.progress` worth a row, with their words and unit.
 FIGURES = [
     ("vllm_version", gettext_lazy("vLLM"), ""),

@@ -78,7 +78,7 @@ def running_revision(plan: Plan):
         deployment=plan.deployment, state__in=[state.value for state in LAUNCH_ACTIVE - {LaunchState.PLANNED}]
     )
     launch = live.exclude(revision=plan.revision).select_related("revision__deployment").first()
-    return launch.revision if launch and plan.kind == Plan.Kind.START else None
+    return launch.revision if launch and plan.kind in (Plan.Kind.START, Plan.Kind.RESTART) else None
 
 
 def instance_name(entry: dict) -> str:

@@ -25,7 +25,7 @@ from deployments.planning.sizes import GIB, format_gib
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from deployments.planning.plan import Taken
+    from deployments.planning.plan import RunningInstance, Taken
     from deployments.planning.spec import DeploymentSpec
     from hosts.facts.model import Device, HostFacts
 
@@ -50,6 +50,9 @@ class DeviceRoom:
     @property
     def available(self) -> int:
         return self.total - self.reserve - self.ours - self.foreign
+
+
+Group = tuple[DeviceRoom, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +96,7 @@ class Need:
 class Placement:
     """For each slot its devices and its need, which is the same on each of them."""
 
-    devices: Mapping[int, tuple[DeviceRoom, ...]]
+    devices: Mapping[int, Group]
     needs: Mapping[int, Need]
 
 
@@ -128,6 +131,22 @@ def select_devices(*, spec: DeploymentSpec, facts: HostFacts) -> tuple[list[Devi
     return found, refusals
 
 
+def group_devices(
+    *, spec: DeploymentSpec, devices: Sequence[Device], taken: Taken
+) -> tuple[list[Group], list[Refusal]]:
+    """Return the groups of devices that an instance takes whole, the emptiest first where the planner chooses."""
+    rooms = [room for device in devices if (room := measure_room(device=device, taken=taken)) is not None]
+    if len(rooms) < len(devices):
+        return [], [no_size(device) for device in devices if device.memory_total is None]
+    groups = [tuple(rooms[start : start + spec.workers]) for start in range(0, len(rooms), spec.workers)]
+    groups = [group for group in groups if len(group) == spec.workers]
+    if not groups:
+        return [], [_too_few(spec=spec, have=len(rooms))]
+    if spec.devices == "auto":
+        groups.sort(key=lambda group: -min(room.available for room in group))
+    return groups, []
+
+
 def place_instances(
     *,
     spec: DeploymentSpec,
@@ -137,45 +156,57 @@ def place_instances(
     model: ModelFigures,
     can_pin: bool,
 ) -> Placement | list[Refusal]:
-    """Spread the slots over groups of devices, the emptiest first.
+    """Spread the slots over groups of devices, those with the fewest instances of this deployment first.
 
     On as many groups as there are slots for, fewer if they do not fit.
     """
-    rooms = [room for device in devices if (room := measure_room(device=device, taken=taken)) is not None]
-    if len(rooms) < len(devices):
-        return [_no_size(device) for device in devices if device.memory_total is None]
-    groups = [tuple(rooms[start : start + spec.workers]) for start in range(0, len(rooms), spec.workers)]
-    groups = [group for group in groups if len(group) == spec.workers]
-    if not groups:
-        return [_too_few(spec=spec, have=len(rooms))]
-    if spec.devices == "auto":
-        groups.sort(key=lambda group: -min(room.available for room in group))
-    first: list[Refusal] | None = None
-    for count in range(min(len(groups), len(slots)), 0, -1):
-        result = _try_groups(spec=spec, slots=slots, groups=groups[:count], model=model, can_pin=can_pin)
+    groups, first = group_devices(spec=spec, devices=devices, taken=taken)
+    kept = taken.instances
+    most = len(groups) if kept or spec.devices != "auto" else min(len(groups), len(slots))
+    for count in range(most, 0, -1):
+        members = _spread(slots=slots, groups=groups[:count], kept=kept)
+        result = place_on(spec=spec, members=members, kept=kept, model=model, can_pin=can_pin)
         if isinstance(result, Placement):
             return result
         first = first or result
         if spec.devices != "auto":
             break
-    return first or []
+    return first
 
 
-def _try_groups(
+def _spread(*, slots: Sequence[int], groups: Sequence[Group], kept: Sequence[RunningInstance]) -> dict[int, Group]:
+    """Give each slot the group with the fewest instances; so a slot that failed comes back into its gap."""
+    counts = [count_on(group, kept) for group in groups]
+    members: dict[int, Group] = {}
+    for slot in slots:
+        position = counts.index(min(counts))
+        counts[position] += 1
+        members[slot] = groups[position]
+    return members
+
+
+def count_on(group: Group, instances: Sequence[RunningInstance]) -> int:
+    """How many of these instances use a device of the group."""
+    uuids = {room.device.uuid for room in group}
+    return sum(1 for instance in instances if uuids & set(instance.devices))
+
+
+def place_on(
     *,
     spec: DeploymentSpec,
-    slots: Sequence[int],
-    groups: Sequence[tuple[DeviceRoom, ...]],
+    members: Mapping[int, Group],
+    kept: Sequence[RunningInstance],
     model: ModelFigures,
     can_pin: bool,
 ) -> Placement | list[Refusal]:
-    members = {slot: groups[position % len(groups)] for position, slot in enumerate(slots)}
+    """Work out what each slot needs on its group, which it shares with the kept instances of its deployment."""
     refusals: list[Refusal] = []
     needs: dict[int, Need] = {}
-    for group in groups:
-        here = [slot for slot in slots if members[slot] is group]
+    for group in dict.fromkeys(members.values()):
+        here = [slot for slot, chosen in members.items() if chosen is group]
         smallest = min(group, key=lambda room: room.total)
-        need, problems = _need(spec=spec, room=smallest, count=len(here), model=model, can_pin=can_pin)
+        sharing = len(here) + count_on(group, kept)
+        need, problems = _need(spec=spec, room=smallest, count=sharing, model=model, can_pin=can_pin)
         refusals += problems
         for room in group:
             missing = need.reserved * len(here) - room.available
@@ -356,7 +387,7 @@ def _partitioned(device: Device) -> Refusal:
     )
 
 
-def _no_size(device: Device) -> Refusal:
+def no_size(device: Device) -> Refusal:
     return Refusal(
         code=RefusalCode.DEVICE_MEMORY_UNKNOWN,
         message=f"How much memory {device.uuid} has is not known.",

@@ -149,7 +149,7 @@ class Plan:
 
     @property
     def kind(self) -> str:
-        """Either "start" or "stop"."""
+        """One of "start", "stop", "restart", "sweep"."""
         return str(self.intent["kind"])
 
     @property
@@ -167,8 +167,9 @@ class Plan:
 
 
 def waves_of(intent: Mapping[str, Any]) -> tuple[tuple[str, ...], ...]:
-    """The launches of an intent in steps. Stops are one step: all go side by side."""
-    ids = [str(entry["launch_id"]) for entry in [*intent["launches"], *intent["stops"]]]
+    """The launches of an intent in steps. Stops are one step, all side by side; those of a restart belong to its starts."""
+    entries = [*intent["launches"], *(intent["stops"] if intent["kind"] != "restart" else ())]
+    ids = [str(entry["launch_id"]) for entry in entries]
     return waves(ids=ids, after=intent["order"]["after"])
 
 

@@ -12,7 +12,7 @@ from deployments.planning.refusals import Refusal, RefusalCode
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from deployments.planning.plan import Taken
+    from deployments.planning.plan import RunningInstance, Taken
     from deployments.planning.spec import DeploymentSpec
 
 AUTO_PORTS = range(8000, 10000)
@@ -38,6 +38,17 @@ def assign_ports(*, spec: DeploymentSpec, slots: Sequence[int], taken: Taken) ->
             )
         ]
     return dict(zip(slots, free, strict=True))
+
+
+def pass_on_ports(
+    *, spec: DeploymentSpec, replaced: Mapping[int, RunningInstance], taken: Taken
+) -> Mapping[int, int] | list[Refusal]:
+    """Return a port per slot that is restarted: the one it has, or the one that its revision names where it is free."""
+    if spec.port == "auto":
+        return {slot: target.port for slot, target in replaced.items()}
+    wanted = {slot: spec.port + slot for slot in replaced}
+    held = sorted(port for slot, port in wanted.items() if port != replaced[slot].port and port in taken.ports)
+    return [_taken(port) for port in held] or wanted
 
 
 def _taken(port: int) -> Refusal:

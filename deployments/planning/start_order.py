@@ -3,6 +3,7 @@
     pinned   every KV cache has its bytes: all may start at once, as many side by side as cores and memory carry.
              Where the host has no compile cache for these flags, one leader goes first: the rest follow when its engine
              is ready, and find the cache warm.
+    rolling  of a restart: an instance takes the place of another; the next one begins when one before it serves.
     gated    a cache is measured from what is free: on one GPU one start at a time, the next one when the engine
              before it is ready. GPUs side by side.
 
@@ -21,7 +22,7 @@ from audit.canonical import canonical, digest
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-Mode = Literal["pinned", "gated"]
+Mode = Literal["pinned", "gated", "rolling"]
 
 # A start compiles and loads with about this many cores.
 CORES_PER_START = 5
@@ -63,6 +64,23 @@ def order_starts(
     leader = None if warm or len(launches) < 2 else launches[0].launch_id
     after = {launch.launch_id: (leader,) for launch in launches[1:]} if leader else {}
     return StartOrder(mode="pinned", side_by_side=side_by_side, leader=leader, after=after)
+
+
+def order_restarts(
+    *, launches: Sequence[Starting], at_a_time: int, cores: int | None, memory_available: int | None, warm: bool
+) -> StartOrder:
+    """Decide the order of replacements, at most so many at a time: fewer where the host carries fewer, one where vLLM
+    measures its cache. Unless `warm`, the first goes alone.
+    """
+    carried = count_side_by_side(launches=launches, cores=cores, memory_available=memory_available)
+    pinned = all(launch.pinned for launch in launches)
+    room = max(1, min(at_a_time, carried)) if pinned else 1
+    ids = [launch.launch_id for launch in launches]
+    leader = None if warm or room == 1 or len(ids) < 2 else ids[0]
+    after = {ids[position]: (ids[position - room],) for position in range(room, len(ids))}
+    if leader:
+        after |= dict.fromkeys(ids[1:room], (leader,))
+    return StartOrder(mode="rolling", side_by_side=room, leader=leader, after=after)
 
 
 def count_side_by_side(*, launches: Sequence[Starting], cores: int | None, memory_available: int | None) -> int:

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields
 from datetime import datetime
 from typing import Any
@@ -24,6 +24,7 @@ from deployments.planning.states import LAUNCH_TERMINAL, LaunchState
 from deployments.transitions import move_launch
 from hosts.connections import open_secret
 from hosts.live import announce
+from hosts.services import keep_uses
 
 WORKER = system_actor("worker")
 LEASE_EVERY_SECONDS = 5
@@ -140,6 +141,10 @@ class WorkerListener:
             ledger.release(launch, now=now)
         self.end_step("stop", launch_id, detail={"signals": report.get("signals", report.get("killed", []))})
 
+    def devices_seen(self, devices: Sequence[Mapping[str, Any]]) -> None:
+        """The next plan must not take what has just been stopped for somebody else's."""
+        keep_uses(host_id=self.run.plan.host_id, uses=devices, now=timezone.now())
+
     def cancelled(self) -> bool:
         """Renews the lease now and then, and asks the row whether somebody wants the end."""
         now = timezone.now()
@@ -198,15 +203,25 @@ def state_of(verdict: Verdict) -> LaunchState:
 
 @transaction.atomic
 def record_failure(
-    launch: Launch, *, cause: Cause, status: Mapping[str, Any], now: datetime, by: Actor = WORKER
+    launch: Launch,
+    *,
+    cause: Cause,
+    status: Mapping[str, Any],
+    now: datetime,
+    by: Actor = WORKER,
+    believed: str | None = None,
 ) -> bool:
-    """The launch ended unasked: FAILED with its cause. What it held is free only when nothing of it lives."""
+    """The launch ended unasked: FAILED with its cause. What it held is free only when nothing of it lives.
+
+    `believed` as in move_launch: for who looked from outside, while the launch may have gone on.
+    """
     alive = [process for process in status.get("processes", []) if process["role"] != "supervisor"]
     moved = move_launch(
         launch,
         to=LaunchState.FAILED,
         actor=by.label,
         now=now,
+        believed=believed,
         reason={"code": cause.code, "sentence": cause.sentence},
         cause=cause_row(cause),
         exit_code=status.get("exit_code"),

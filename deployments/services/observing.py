@@ -44,13 +44,17 @@ def apply_observation(
             note(launch, view, now=now)
 
 
+# What a run is doing something with; the other launches of its deployment are looked after as ever.
+IN_WORK = [state.value for state in (LaunchState.LAUNCHING, LaunchState.STARTING, LaunchState.STOPPING)]
+
+
 def unattended(host: Host) -> QuerySet[Launch]:
     """Launches that hold something on this host and that no run is working on."""
     active = Run.objects.filter(state__in=[state.value for state in RUN_ACTIVE])
     return (
         ledger.holding(Launch.objects.filter(host=host))
         .exclude(state=LaunchState.PLANNED)
-        .exclude(deployment__runs__in=active)
+        .exclude(state__in=IN_WORK, deployment__runs__in=active)
         .select_related("instance", "environment", "host", "plan")
     )
 
@@ -66,7 +70,7 @@ def judge(launch: Launch, view: View, *, now: datetime) -> None:
     elif view["state"] == "exited":
         found_exited(launch, view, now=now)
     elif launch.state == LaunchState.STOPPING:
-        record_failure(launch, cause=STOP_NOT_FINISHED, status=view, by=WATCHER, now=now)
+        record_failure(launch, cause=STOP_NOT_FINISHED, status=view, by=WATCHER, believed=launch.state, now=now)
 
 
 STOP_NOT_FINISHED = Cause(
@@ -85,6 +89,7 @@ def found_stopped(launch: Launch, view: View, *, now: datetime) -> None:
         to=LaunchState.STOPPED,
         actor=WATCHER.label,
         now=now,
+        believed=launch.state,
         reason={"code": "STOP_SEEN_LATER", "sentence": "The watcher saw that its stop had been carried out."},
         exit_code=view.get("exit_code"),
         exit_signal=view.get("exit_signal"),
@@ -135,6 +140,7 @@ def found_orphaned(launch: Launch, view: View, *, now: datetime) -> None:
             to=LaunchState.ORPHANED,
             actor=WATCHER.label,
             now=now,
+            believed=launch.state,
             reason={
                 "code": "LEADER_GONE",
                 "sentence": f"The API server is gone; {len(left)} of its processes live on and keep their memory.",
@@ -148,7 +154,7 @@ def found_orphaned(launch: Launch, view: View, *, now: datetime) -> None:
 
 def found_exited(launch: Launch, view: View, *, now: datetime) -> None:
     """It started or served, and ended unasked: its own log says why (exit code 0 is no excuse)."""
-    record_failure(launch, cause=explain(launch, view), status=view, by=WATCHER, now=now)
+    record_failure(launch, cause=explain(launch, view), status=view, by=WATCHER, believed=launch.state, now=now)
 
 
 def found_empty(launch: Launch, view: View, *, now: datetime) -> None:
@@ -172,7 +178,9 @@ def judge_missing(launch: Launch, *, boot_id: str, now: datetime) -> None:
         found_stopped(launch, {}, now=now)
         return
     if launch.launched_at is None:
-        record_failure(launch, cause=NEVER_STARTED, status={"processes": []}, by=WATCHER, now=now)
+        record_failure(
+            launch, cause=NEVER_STARTED, status={"processes": []}, by=WATCHER, believed=launch.state, now=now
+        )
         return
     rebooted = bool(launch.boot_id) and launch.boot_id != boot_id
     cause = Cause(
@@ -184,7 +192,7 @@ def judge_missing(launch: Launch, *, boot_id: str, now: datetime) -> None:
         evidence_line=None,
         line_number=None,
     )
-    record_failure(launch, cause=cause, status={"processes": []}, by=WATCHER, now=now)
+    record_failure(launch, cause=cause, status={"processes": []}, by=WATCHER, believed=launch.state, now=now)
 
 
 NEVER_STARTED = Cause(

@@ -1,7 +1,7 @@
 """Making a plan: decided by the pure planner, then written down with every id, port and byte held for it."""
 
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -25,15 +25,20 @@ from deployments.models import (
     Revision,
 )
 from deployments.planning import plan as planned
-from deployments.planning.build import build_start_plan, build_stop_plan
+from deployments.planning.build_restart import build_restart_plan
+from deployments.planning.build_start import build_start_plan
+from deployments.planning.build_stop import build_stop_plan
 from deployments.planning.refusals import Refusal, RefusalCode, Refused
+from deployments.planning.spec import DeploymentSpec
 from deployments.planning.states import LaunchState
 from deployments.services.revisions import spec_of
 from deployments.transitions import move_launch
 from hosts.facts.model import FactsProblem
 from hosts.facts.parse import parse_facts
+from hosts.facts.uses import with_uses
 from hosts.live import announce
-from hosts.queries import host_by_name, latest_facts, secret_names
+from hosts.models import Host
+from hosts.queries import host_by_name, later_uses, latest_facts, secret_names
 
 PLAN_LIFETIME = timedelta(hours=1)
 
@@ -42,23 +47,61 @@ def make_start_plan(
     *, deployment: Deployment, revision: Revision, allow_code_loading: bool, by: Actor, now: datetime
 ) -> Plan | Refused:
     """A stored start plan with its reservations, or every reason why there is none."""
-    if deployment.archived_at is not None:
-        return refuse(
-            "DEPLOYMENT_ARCHIVED",
-            _("%(name)s is archived.") % {"name": deployment.name},
-            _("Restore it on its page; then plan the start again."),
-        )
-    spec = spec_of(revision)
-    missing = sorted(set(spec.secrets.values()) - secret_names(environment_id=deployment.environment_id))
-    if missing:
-        return refuse(
-            "SECRET_MISSING",
-            _("There is no secret named %(names)s in this environment.") % {"names": ", ".join(missing)},
-            _("Add it under Credentials, or take it out of the deployment."),
-        )
+
+    def build(given: Given) -> planned.Plan | Refused:
+        return build_start_plan(**given.common, taken=ledger.taken(given.host, deployment))
+
+    return make_launching_plan(
+        Plan.Kind.START, build, revision=revision, allow_code_loading=allow_code_loading, by=by, now=now
+    )
+
+
+def make_restart_plan(
+    *,
+    deployment: Deployment,
+    revision: Revision,
+    allow_code_loading: bool,
+    by: Actor,
+    now: datetime,
+    launches: list[Launch] | None = None,
+    at_a_time: int = 1,
+) -> Plan | Refused:
+    """A stored plan that replaces these launches, or all that live, in order; or every reason why there is none."""
+
+    def build(given: Given) -> planned.Plan | Refused:
+        taken = ledger.taken(given.host, deployment)
+        chosen = ledger.live_launches(deployment).filter(host=given.host) if launches is None else launches
+        begun = {str(launch.pk) for launch in chosen if launch.state != LaunchState.PLANNED}
+        targets = [item for item in taken.instances if item.launch_id in begun]
+        return build_restart_plan(**given.common, taken=taken, targets=targets, at_a_time=at_a_time)
+
+    return make_launching_plan(
+        Plan.Kind.RESTART, build, revision=revision, allow_code_loading=allow_code_loading, by=by, now=now
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What every plan that starts something is made from."""
+
+    host: Host
+    common: Mapping[str, Any]
+
+
+def make_launching_plan(
+    kind: Plan.Kind,
+    build: Callable[[Given], planned.Plan | Refused],
+    *,
+    revision: Revision,
+    allow_code_loading: bool,
+    by: Actor,
+    now: datetime,
+) -> Plan | Refused:
+    deployment, spec = revision.deployment, spec_of(revision)
+    refused = refuse_deployment(deployment, spec)
     host = host_by_name(environment_id=deployment.environment_id, name=spec.host)
-    if host is None:
-        return refuse(
+    if refused is not None or host is None:
+        return refused or refuse(
             "WRONG_HOST",
             _("There is no enrolled host named %(name)s here.") % {"name": spec.host},
             _("Enrol it, or choose another host in the deployment."),
@@ -71,25 +114,40 @@ def make_start_plan(
             _("No usable facts of %(name)s are known.") % {"name": host.name},
             _("Press Refresh on the host's page."),
         )
-    allow = allow_code_loading and not deployment.environment.protected
+    common = {
+        "spec": spec,
+        "revision": revision_ref(revision),
+        "host": host_ref(host),
+        "facts": with_uses(facts, later_uses(host, since=stored.taken_at)),
+        "facts_age_s": max(0, int((now - stored.taken_at).total_seconds())),
+        "ids": lambda: str(uuid4()),
+        "allow_code_loading": allow_code_loading and not deployment.environment.protected,
+    }
     with transaction.atomic():
         ledger.lock_host(host)
         drop_open_plans(deployment, now=now, by=by)
-        built = build_start_plan(
-            spec=spec,
-            revision=revision_ref(revision),
-            host=host_ref(host),
-            facts=facts,
-            facts_age_s=max(0, int((now - stored.taken_at).total_seconds())),
-            taken=ledger.taken(host, deployment),
-            ids=lambda: str(uuid4()),
-            allow_code_loading=allow,
-        )
+        built = build(Given(host=host, common=common))
         if isinstance(built, Refused):
             return built
-        return keep_plan(
-            built, kind=Plan.Kind.START, deployment=deployment, revision=revision, host=host, by=by, now=now
+        return keep_plan(built, kind=kind, deployment=deployment, revision=revision, host=host, by=by, now=now)
+
+
+def refuse_deployment(deployment: Deployment, spec: DeploymentSpec) -> Refused | None:
+    """Whether the deployment may not start anything, whatever its host says."""
+    if deployment.archived_at is not None:
+        return refuse(
+            "DEPLOYMENT_ARCHIVED",
+            _("%(name)s is archived.") % {"name": deployment.name},
+            _("Restore it on its page; then plan the start again."),
         )
+    missing = sorted(set(spec.secrets.values()) - secret_names(environment_id=deployment.environment_id))
+    if missing:
+        return refuse(
+            "SECRET_MISSING",
+            _("There is no secret named %(names)s in this environment.") % {"names": ", ".join(missing)},
+            _("Add it under Credentials, or take it out of the deployment."),
+        )
+    return None
 
 
 def make_stop_plan(
@@ -208,10 +266,13 @@ def reserve(plan: Plan, launch: Mapping[str, Any], *, now: datetime) -> None:
         served_name=launch["served_name"],
         argv=list(launch["argv"]),
         compile_key=launch["compile_key"],
+        replaces_id=launch.get("replaces"),
         created_at=now,
     )
     LogStream.objects.create(launch=row)
-    PortReservation.objects.create(host=plan.host, port=row.port, launch=row, since=now)
+    held = held_before(row)
+    if held.port != row.port:
+        PortReservation.objects.create(host=plan.host, port=row.port, launch=row, since=now)
     devices = {device.uuid: device for device in plan.host.devices.filter(uuid__in=launch["devices"])}
     tensor_parallel = spec_of(plan.revision).tensor_parallel
     for position, uuid in enumerate(launch["devices"]):
@@ -225,7 +286,24 @@ def reserve(plan: Plan, launch: Mapping[str, Any], *, now: datetime) -> None:
             address=row.address,
         )
     for uuid, size in launch["reserved_bytes"].items():
-        Reservation.objects.create(device=devices[uuid], launch=row, bytes=size, since=now)
+        more = max(0, size - held.bytes.get(uuid, 0))
+        Reservation.objects.create(device=devices[uuid], launch=row, bytes=more, since=now)
+
+
+@dataclass(frozen=True)
+class Held:
+    """What the launch before this one in its slot holds until it ends: a port, and bytes per device uuid."""
+
+    port: int | None = None
+    bytes: Mapping[str, int] = field(default_factory=dict)
+
+
+def held_before(launch: Launch) -> Held:
+    """What need not be held twice: it passes to this launch when that one ends."""
+    if launch.replaces is None:
+        return Held()
+    held = ledger.running_instance(launch.replaces)
+    return Held(port=held.port, bytes=held.reserved)
 
 
 def drop_open_plans(deployment: Deployment, *, by: Actor, now: datetime) -> None:

@@ -95,7 +95,7 @@ class TestPurity:
     @pytest.mark.parametrize(
         "module",
         [
-            "deployments.planning.build",
+            "deployments.planning.build_start",
             "deployments.planning.phases",
             "deployments.planning.failure",
             "deployments.execution.engine",

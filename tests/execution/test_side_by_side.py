@@ -14,7 +14,7 @@ FAILED = Failed("X", "m", "n")
 class Floor:
     """Launches that the test moves on by hand."""
 
-    def __init__(self, *, after=None, room=10, names="abcd"):
+    def __init__(self, *, after=None, room=10, names="abcd", **values):
         self.began: list[str] = []
         self.changed = threading.Condition()
         self.gates = {name: threading.Event() for name in names}
@@ -29,6 +29,7 @@ class Floor:
             cancelled=lambda: self.cancelled,
             tick=0.01,
             leave=self.leave,
+            **values,
         )
         self.raised = None
         self.thread = threading.Thread(target=self.run, args=(list(names),), daemon=True)
@@ -126,6 +127,32 @@ class TestEnds:
         floor.end("b")
         floor.join()
         assert set(floor.outcomes) == {"a", "b"}
+
+    def test_nothing_begins_after_a_failure_where_that_ends_it_too(self):
+        floor = Floor(room=1, ends=(Failed,))
+        floor.wait_for("a")
+        floor.end("a", result=FAILED)
+        floor.join()
+        assert set(floor.outcomes) == {"a"}
+
+    def test_a_question_that_fails_is_raised_once_all_have_ended(self):
+        floor = Floor(room=1)
+        floor.wait_for("a")
+        floor.runner.cancelled = lambda: 1 / 0
+        floor.stays("a")
+        assert floor.thread.is_alive()
+        floor.end("a")
+        floor.join()
+        assert isinstance(floor.raised, ZeroDivisionError)
+
+    def test_the_question_is_asked_to_the_end_since_it_renews_the_lease(self):
+        floor = Floor(names="a")
+        floor.wait_for("a")
+        asked = threading.Event()
+        floor.runner.cancelled = lambda: asked.set() or False
+        assert asked.wait(2)
+        floor.end("a")
+        floor.join()
 
     def test_nothing_begins_after_a_cancel(self):
         floor = Floor(room=1)

@@ -30,6 +30,7 @@ ARGUMENTS = {
     "status": [],
     "logs": ["qwen-0"],
     "stop": ["qwen"],
+    "restart": ["qwen"],
     "sweep": ["qwen"],
 }
 

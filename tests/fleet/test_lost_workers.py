@@ -12,6 +12,7 @@ from deployments.models import Launch, PortReservation, Reservation, Run
 from deployments.planning.states import LaunchState
 from deployments.services import runs
 from deployments.services.listening import WorkerListener
+from deployments.services.observing import found_exited, unattended
 from deployments.services.plans import make_stop_plan
 from deployments.services.runs import execute_run, request_cancel, request_run
 from deployments.watching import Watcher
@@ -225,6 +226,34 @@ class TestStopWithoutAnEnd:
         with watched(host):
             eventually(lambda: Launch.objects.filter(pk=launch.pk, state="stopped").exists())
         assert not PortReservation.objects.filter(until__isnull=True).exists()
+
+
+class TestDuringARun:
+    """A restart of many takes long: those not in work are looked after all the while."""
+
+    @pytest.fixture
+    def busy(self, host, settings) -> Launch:
+        settings.WATCH_INTERVAL_SECONDS = 1
+        run = start(host)
+        Run.objects.filter(pk=run.pk).update(state="running")
+        return Launch.objects.get(plan=run.plan)
+
+    def test_one_that_serves_and_dies_is_seen(self, busy, host, fleet):
+        fleet["gpu-a"].kill("vllm serve")
+        fleet["gpu-a"].kill("EngineCore")
+        with watched(host):
+            eventually(lambda: Launch.objects.filter(pk=busy.pk, state="failed").exists())
+
+    @pytest.mark.parametrize("state", ["launching", "starting", "stopping"])
+    def test_one_in_work_is_left_to_its_worker(self, busy, host, state):
+        Launch.objects.filter(pk=busy.pk).update(state=state)
+        assert not unattended(host).exists()
+
+    def test_what_was_seen_does_not_count_once_the_worker_has_gone_on(self, busy, host):
+        seen = Launch.objects.get(pk=busy.pk)
+        Launch.objects.filter(pk=busy.pk).update(state="stopping")
+        found_exited(seen, {"exit_code": 0, "exit_signal": None, "processes": []}, now=timezone.now())
+        assert Launch.objects.get(pk=busy.pk).state == "stopping"
 
 
 def lose_connection(_run):

@@ -9,7 +9,6 @@ from deployments.models import Event, Launch, Plan, PortReservation, Reservation
 from deployments.services.plans import make_start_plan, make_stop_plan
 from deployments.services.runs import request_run
 from hosts.models import Host
-from hosts.services import ask_for_facts
 from tests.fleet.conftest import ANN
 from tests.fleet.test_start_and_stop import plan_start
 
@@ -32,8 +31,8 @@ def stop_all(run: Run) -> Run:
     return execute(make_stop_plan(deployment=run.deployment, by=ANN, now=timezone.now()))
 
 
-def restart(run: Run, host: Host) -> Run:
-    ask_for_facts(host=host, by=ANN, now=timezone.now())
+def start_again(run: Run) -> Run:
+    """Plans with the facts of before the first run: what that has stopped since is not taken for somebody else's."""
     plan = make_start_plan(
         deployment=run.deployment,
         revision=run.plan.revision,
@@ -69,17 +68,17 @@ class TestSeveralInstances:
     def test_of_a_later_start_do_not_wait_for_each_other(self, host):
         first = execute(plan_start(host, instances=4))
         assert stop_all(first).state == "succeeded"
-        run = restart(first, host)
+        run = start_again(first)
         assert run.state == "succeeded", run.problem
         assert max(moments(run, "launching").values()) < min(moments(run, "ready").values())
         assert len(set(caches(run))) == 1
 
-    def test_teach_the_next_plan_what_they_hold(self, host, fleet):
+    def test_teach_the_next_plan_what_they_hold(self, host):
         first = execute(plan_start(host, instances=4))
         held = set(Launch.objects.filter(plan=first.plan).values_list("measured_overhead", flat=True))
         assert len(held) == 1
         stop_all(first)
-        run = restart(first, host)
+        run = start_again(first)
         launches = json.loads(bytes(run.plan.intent))["launches"]
         assert {launch["memory"]["runtime"] + launch["memory"]["graphs"] for launch in launches} == held
         assert run.state == "succeeded"

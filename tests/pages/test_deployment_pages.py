@@ -5,7 +5,7 @@ from django.utils import timezone
 from accounts.models import Role
 from accounts.roles import OPERATE
 from accounts.services import assign_role, find_permissions
-from deployments.models import Deployment, Plan, Run
+from deployments.models import Deployment, Plan, Reservation, Run
 from deployments.services.revisions import add_revision, spec_of
 from tests import factories
 from tests.people import person
@@ -278,6 +278,63 @@ class TestStop:
         assert "NOTHING_TO_STOP" in text_of(
             send(reverse("deployments:stop", args=[deployment.pk]), {}, "operator"), 422
         )
+
+
+class TestRestart:
+    @pytest.fixture
+    def serving(self, host, deployment):
+        """One launch on each device, holding what a planned one holds; a newer revision wants as many."""
+        host.facts.update(taken_at=timezone.now())
+        launches = []
+        for slot, device in enumerate(host.devices.all()):
+            launch = factories.make_launch(deployment, host, slot=slot, **factories.ready_values(device))
+            Reservation.objects.create(device=device, launch=launch, bytes=40 * factories.GIB, since=factories.NOW)
+            launches.append(launch)
+        add_revision(
+            deployment=deployment,
+            spec=factories.make_spec(host, deployment.name, instances=len(launches)),
+            by=factories.BY,
+            now=factories.NOW,
+        )
+        return launches
+
+    def restart(self, send, deployment, who="operator", **data):
+        return send(reverse("deployments:restart", args=[deployment.pk]), data, who)
+
+    def test_is_planned_for_all_that_live_and_says_what_it_means(self, send, page, deployment, serving):
+        text = text_of(page(self.restart(send, deployment)["Location"], "operator"))
+        assert "Restart exactly these" in text
+        assert "One at a time: the next is stopped when the one before it serves." in text
+        assert "Replaces" in text
+        assert "Change to the running revision" in text
+
+    def test_is_planned_for_the_chosen_one(self, send, deployment, serving):
+        self.restart(send, deployment, launch=serving[1].pk)
+        (entry,) = factories.intent_of(Plan.objects.get(kind=Plan.Kind.RESTART))["launches"]
+        assert entry["replaces"] == str(serving[1].pk)
+
+    def test_takes_as_many_at_a_time_as_the_form_says(self, send, deployment, serving):
+        self.restart(send, deployment, at_a_time=2)
+        assert factories.intent_of(Plan.objects.get(kind=Plan.Kind.RESTART))["order"]["side_by_side"] == 2
+
+    @pytest.mark.parametrize("absurd", ["", "0", "-1", "two", "99999999999", "٣"])
+    def test_takes_one_at_a_time_where_the_form_says_nothing_sensible(self, send, deployment, serving, absurd):
+        self.restart(send, deployment, at_a_time=absurd)
+        assert factories.intent_of(Plan.objects.get(kind=Plan.Kind.RESTART))["order"]["side_by_side"] == 1
+
+    def test_shows_those_that_serve_until_their_turn_has_come(self, send, page, deployment, serving):
+        self.restart(send, deployment)
+        text = text_of(page(reverse("deployments:detail", args=[deployment.pk]), "operator"))
+        assert f"{len(serving)} of {len(serving)} ready" in text
+
+    def test_needs_the_right_to_stop_too(self, client, environment, deployment, serving):
+        user = person("starter")
+        role = Role.objects.create(name="Starter", slug="starter")
+        role.permissions.set(find_permissions(["deployments.view_deployment", "deployments.start_deployment"]))
+        assign_role(role=role, user=user, environment=environment)
+        client.force_login(user)
+        answer = client.post(reverse("deployments:restart", args=[deployment.pk]))
+        assert answer.status_code == 403
 
 
 class TestSweep:

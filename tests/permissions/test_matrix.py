@@ -42,6 +42,7 @@ ROUTES = {
     "deployments:restore": ("post", OBJECT, ADMINISTRATORS),
     "deployments:plan": ("post", OBJECT, OPERATORS),
     "deployments:stop": ("post", OBJECT, OPERATORS),
+    "deployments:restart": ("post", OBJECT, OPERATORS),
     "deployments:sweep": ("post", OBJECT, OPERATORS),
     "deployments:plan-detail": ("get", OBJECT, VIEWERS),
     "deployments:plan-run": ("post", OBJECT, OPERATORS),

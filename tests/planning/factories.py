@@ -2,7 +2,7 @@
 
 from itertools import count
 
-from deployments.planning.build import build_start_plan
+from deployments.planning.build_start import build_start_plan
 from deployments.planning.plan import HostRef, RevisionRef, Taken
 from deployments.planning.spec_parse import parse_spec
 from hosts.facts.parse import parse_facts

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from audit.canonical import digest
-from deployments.planning.build import build_start_plan
+from deployments.planning.build_start import build_start_plan
 from deployments.planning.plan import Plan, RunningInstance, Taken
 from deployments.planning.refusals import Refused
 from tests.planning.factories import (
@@ -146,6 +146,22 @@ class TestDevicesAndMemory:
         assert second["reserved_bytes"] == first["reserved_bytes"]
         other = planned(spec=make_spec(**wishes | {"max_num_seqs": 64}), taken=Taken(overheads=overheads)).launches[0]
         assert other["memory"]["measured"] is False
+
+    @pytest.mark.parametrize("devices", ["auto", [0, 1]])
+    def test_puts_a_slot_that_failed_back_into_its_gap(self, devices):
+        """Two of three live on GPU 0 and all three on GPU 1: the sixth gets the gap, and the share of the others."""
+        spec = make_spec(instances=6, devices=devices, max_model_len=2048)
+        facts = make_facts(gpus=(gpu(0), gpu(1)))
+        whole = planned(spec=spec, facts=facts)
+        sizes = {launch["instance"]["slot"]: launch["reserved_bytes"] for launch in whole.launches}
+        kept = [
+            running(slot, devices=tuple(sizes[slot]), reserved=sizes[slot], port=8000 + slot)
+            for slot in range(6)
+            if slot != 2
+        ]
+        reserved = {uuid: sum(item.reserved.get(uuid, 0) for item in kept) for uuid in ("GPU-0", "GPU-1")}
+        plan = planned(spec=spec, facts=facts, taken=Taken(instances=tuple(kept), reserved=reserved))
+        assert [(e["instance"]["slot"], e["reserved_bytes"]) for e in plan.launches] == [(2, sizes[2])]
 
     def test_spreads_instances_over_all_gpus(self):
         plan = planned(spec=make_spec(instances=6, max_model_len=2048), facts=make_facts(gpus=(gpu(0), gpu(1))))

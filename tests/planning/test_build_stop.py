@@ -1,4 +1,4 @@
-from deployments.planning.build import build_stop_plan
+from deployments.planning.build_stop import build_stop_plan
 from deployments.planning.plan import Plan, RunningInstance
 from deployments.planning.refusals import Refused
 from tests.planning.factories import make_host

@@ -26,13 +26,15 @@ class Command(BaseCommand):
             sub.add_argument("--json", action="store_true", help="print one JSON object")
             sub.add_argument("--environment", default="default")
             sub.add_argument("--timeout", type=float, default=600, help="seconds that --wait and enrol wait")
-        for name in ("apply", "stop", "sweep"):
+        for name in ("apply", "stop", "restart", "sweep"):
             shared[name].add_argument("--wait", action="store_true", help="until the run has ended")
         for name in ("plan", "apply"):
             shared[name].add_argument("file", help="the deployment as YAML")
+        for name in ("plan", "apply", "restart"):
             shared[name].add_argument("--allow-code-loading", action="store_true")
-        for name in ("stop", "sweep"):
+        for name in ("stop", "restart", "sweep"):
             shared[name].add_argument("deployment")
+        shared["restart"].add_argument("--at-a-time", type=int, default=1, help="how many are replaced side by side")
         shared["refresh"].add_argument("host")
         shared["status"].add_argument("deployment", nargs="?")
         shared["logs"].add_argument("instance")
@@ -70,6 +72,7 @@ class Command(BaseCommand):
             actor = act_locally(perm)
             if options.get("allow_code_loading"):
                 act_locally("deployments.load_code")
+            return function(options, actor)
         except PermissionDenied as denied:
             problem = {
                 "code": "NOT_PERMITTED",
@@ -77,4 +80,3 @@ class Command(BaseCommand):
                 "next_step": "An administrator sets FLEETADMIN_LOCAL_ROLE.",
             }
             return Outcome(NOT_PERMITTED, {"refused": [problem]}, problem_lines(problem))
-        return function(options, actor)
