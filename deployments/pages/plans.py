@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from collections import Counter
 
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -149,9 +150,17 @@ def device_bar(bar: dict) -> dict:
         "name": bar["name"],
         "device": bar["device"],
         "total": bar["total"],
-        "segments": bar["segments"],
+        "legend": legend(bar["segments"]),
         "bar": drawn,
     }
+
+
+def legend(segments: list[dict]) -> list[dict]:
+    """What the colours of a bar mean: parts of one kind and size are one entry with their number."""
+    counts = Counter((part["kind"], part["label"], part["bytes"]) for part in segments)
+    return [
+        {"kind": kind, "label": label, "bytes": size, "count": count} for (kind, label, size), count in counts.items()
+    ]
 
 
 def shown_precondition(row: dict, names: dict[str, str], devices: dict[str, Device]) -> dict:

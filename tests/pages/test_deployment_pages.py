@@ -5,7 +5,7 @@ from django.utils import timezone
 from accounts.models import Role
 from accounts.roles import OPERATE
 from accounts.services import assign_role, find_permissions
-from deployments.models import Deployment, Plan, Reservation, Run
+from deployments.models import Deployment, Launch, Plan, Reservation, Run
 from deployments.services.revisions import add_revision, spec_of
 from tests import factories
 from tests.people import person
@@ -326,6 +326,20 @@ class TestRestart:
         self.restart(send, deployment)
         text = text_of(page(reverse("deployments:detail", args=[deployment.pk]), "operator"))
         assert f"{len(serving)} of {len(serving)} ready" in text
+
+    def test_shows_one_launch_a_slot_while_it_runs(self, send, page, deployment, serving):
+        self.restart(send, deployment)
+        plan = Plan.objects.get(kind=Plan.Kind.RESTART)
+        run = factories.make_run(plan)
+        first, second = serving[:2]
+        Launch.objects.filter(pk=first.pk).update(state="stopped")
+        heir = plan.launches.get(replaces=first)
+        Launch.objects.filter(pk=heir.pk).update(state="starting", launched_at=factories.NOW)
+        text = text_of(page(reverse("deployments:run-detail", args=[run.pk]), "operator"))
+        assert reverse("deployments:instance", args=[heir.pk]) in text
+        assert reverse("deployments:instance", args=[first.pk]) not in text
+        assert reverse("deployments:instance", args=[second.pk]) in text
+        assert reverse("deployments:instance", args=[plan.launches.get(replaces=second).pk]) not in text
 
     def test_needs_the_right_to_stop_too(self, client, environment, deployment, serving):
         user = person("starter")
