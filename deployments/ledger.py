@@ -9,6 +9,7 @@ from django.db.models import Exists, Max, OuterRef, QuerySet, Sum
 from deployments.models import Deployment, Launch, PortReservation, Reservation
 from deployments.planning.intent import slot_key
 from deployments.planning.plan import RunningInstance, Taken
+from deployments.planning.retries import planned_launch
 from deployments.planning.states import LaunchState
 from hosts.models import Host
 
@@ -82,7 +83,7 @@ def release(launch: Launch, *, now: datetime) -> None:
 def hand_over(heir: Launch, *, now: datetime) -> None:
     """From now on the heir holds its port and all of its bytes itself."""
     intent = json.loads(bytes(heir.plan.intent))
-    planned = next(entry for entry in intent["launches"] if entry["launch_id"] == str(heir.pk))
+    planned = planned_launch(intent, str(heir.pk))
     for uuid, size in planned["reserved_bytes"].items():
         heir.reservations.filter(device__uuid=uuid, until__isnull=True).update(bytes=size)
     if not heir.ports.filter(until__isnull=True).exists():

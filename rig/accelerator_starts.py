@@ -1,13 +1,15 @@
 """Several real vLLM on one device: started by the real planner, engine and agent, and by the script of old.
 
-usage: python3 -m rig.accelerator_starts --out DIR --site DIR [--parts cold,pinned,script,shapes]
+usage: python3 -m rig.accelerator_starts --out DIR --site DIR [--parts cold,pinned,script,restart,shapes,unseen,later,batches]
        python3 -m rig.accelerator_starts --out DIR --cpu DIR  [--parts …]        the same under the CPU build
 rig/simulated_starts.py does the same on a simulated H200.
 
     cold     three instances whose flags were never compiled here: one leads, two follow
     pinned   the same three again, three times
     script   a utilisation of 0.30 each and five seconds between the starts, as scripts on the net have it
+    restart  the same three, then a restart in order: each stopped, its memory back, started in its place, answering
     shapes   one instance of each of several models with dummy weights, all at once: memory planned and measured
+    unseen, later, batches    the same with other shapes, batches and sequences
 
 Writes starts.json (after every step) and the raw log of every start to --out.
 """
@@ -32,10 +34,12 @@ from typing import Any
 from deployments.execution.engine import Engine
 from deployments.execution.limits import Limits
 from deployments.execution.start import Resume, Roots
+from deployments.planning.build_restart import build_restart_plan
 from deployments.planning.build_start import build_start_plan
 from deployments.planning.build_stop import build_stop_plan
 from deployments.planning.phases import Progress, advance
 from deployments.planning.plan import HostRef, Plan, RevisionRef, RunningInstance, Taken
+from deployments.planning.spec import DeploymentSpec
 from deployments.planning.spec_parse import parse_spec
 from hosts.agent_archive import build_archive
 from hosts.agent_session import AgentSession, open_session
@@ -48,11 +52,39 @@ from rig.model_shapes import SHAPES
 
 CONTROLLER = "starts-trial"
 LIMITS = Limits(start=400.0, quiet=300.0)
-SHAPES_STARTED = {
-    "Qwen3-0.6B": {"max_num_seqs": 256},
-    "Mistral-7B-v0.3": {"max_num_seqs": 32},
-    "Llama-3.1-8B": {"max_num_seqs": 256},
-    "Qwen3-32B": {"max_num_seqs": 32},
+# By part of the trial and name of the deployment: the shape and its wishes. The terms of memory were calibrated on the first;
+# the others came later, each to check what the ones before it had taught.
+SHAPES_STARTED: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any]]]] = {
+    "shapes": {
+        "qwen3-0-6b": ("Qwen3-0.6B", {"max_num_seqs": 256}),
+        "mistral-7b-v0-3": ("Mistral-7B-v0.3", {"max_num_seqs": 32}),
+        "llama-3-1-8b": ("Llama-3.1-8B", {"max_num_seqs": 256}),
+        "qwen3-32b": ("Qwen3-32B", {"max_num_seqs": 32}),
+    },
+    "unseen": {
+        "qwen3-1-7b-small-batch": ("Qwen3-1.7B", {"max_num_seqs": 64, "batch": 2048}),
+        "qwen3-4b": ("Qwen3-4B", {"max_num_seqs": 128}),
+        "qwen3-8b-large-batch": ("Qwen3-8B", {"max_num_seqs": 16, "batch": 32_768}),
+        "qwen3-14b": ("Qwen3-14B", {"max_num_seqs": 64}),
+        "llama-3-1-8b-eager": ("Llama-3.1-8B", {"max_num_seqs": 32, "eager": True}),
+        "mistral-7b-many": ("Mistral-7B-v0.3", {"max_num_seqs": 512, "batch": 16_384}),
+    },
+    "later": {
+        "qwen3-0-6b-most": ("Qwen3-0.6B", {"max_num_seqs": 1024}),
+        "qwen3-4b-largest-batch": ("Qwen3-4B", {"max_num_seqs": 8, "batch": 65_536}),
+        "qwen3-8b-eager-small-batch": ("Qwen3-8B", {"max_num_seqs": 64, "batch": 2048, "eager": True}),
+        "llama-3-1-8b-large-batch": ("Llama-3.1-8B", {"max_num_seqs": 128, "batch": 16_384}),
+        "qwen3-14b-large-batch": ("Qwen3-14B", {"max_num_seqs": 32, "batch": 32_768}),
+        "mistral-7b-eager-large-batch": ("Mistral-7B-v0.3", {"max_num_seqs": 16, "batch": 16_384, "eager": True}),
+    },
+    "batches": {
+        "qwen3-8b-16-of-32k": ("Qwen3-8B", {"max_num_seqs": 16, "batch": 32_768}),
+        "qwen3-8b-32-of-32k": ("Qwen3-8B", {"max_num_seqs": 32, "batch": 32_768}),
+        "qwen3-8b-16-of-16k": ("Qwen3-8B", {"max_num_seqs": 16, "batch": 16_384}),
+        "qwen3-4b-16-of-32k": ("Qwen3-4B", {"max_num_seqs": 16, "batch": 32_768}),
+        "llama-3-1-8b-16-of-32k": ("Llama-3.1-8B", {"max_num_seqs": 16, "batch": 32_768}),
+        "mistral-7b-512-of-8k": ("Mistral-7B-v0.3", {"max_num_seqs": 512, "batch": 8192}),
+    },
 }
 
 
@@ -102,6 +134,9 @@ class Notes:
     def failed(self, launch_id: str, cause: Any, status: Any) -> None:
         self.of(launch_id)["failed"] = {"code": str(cause.code), "sentence": cause.sentence, "at": self.seconds()}
 
+    def devices_seen(self, devices: Any) -> None:
+        pass
+
     def stopping(self, launch_id: str) -> None:
         pass
 
@@ -143,7 +178,7 @@ class Trial:
         found = VllmInstallation(python=self.setting.python, executable=None, version=self.version, kind="venv")
         return replace(facts, vllm=(found,))
 
-    def plan(self, *, name: str, model: Path, instances: int, **wishes: Any) -> Plan:
+    def spec(self, *, name: str, model: Path, instances: int, **wishes: Any) -> DeploymentSpec:
         env = {name: value for name, value in self.setting.env.items() if name != "HF_HUB_OFFLINE"}
         spec = parse_spec(
             {
@@ -151,11 +186,16 @@ class Trial:
                 "max_model_len": 2048 if self.gpu else 512, "max_num_seqs": 32, "env": env, "extra_args": dict(self.extra), **wishes,
             }
         )  # fmt: skip
+        if not isinstance(spec, DeploymentSpec):
+            raise TypeError(spec)
+        return spec
+
+    def plan(self, **wishes: Any) -> Plan:
+        spec = self.spec(**wishes)
         facts = self.facts()
-        revision = RevisionRef(id=1, number=1, digest="0" * 64, deployment_id=name, deployment_name=name)
         plan = build_start_plan(
             spec=spec,
-            revision=revision,
+            revision=revision_of(spec.name),
             host=self.host(facts),
             facts=facts,
             facts_age_s=0,
@@ -166,6 +206,35 @@ class Trial:
         if not isinstance(plan, Plan):
             raise TypeError(plan)
         return plan
+
+    def plan_restart(self, plan: Plan, *, spec: Any) -> Plan:
+        """The replacement of everything that this plan started, one at a time."""
+        facts = self.facts()
+        running = tuple(running_instance(launch) for launch in plan.launches)
+        reserved: dict[str, int] = {}
+        for instance in running:
+            for uuid_, size in instance.reserved.items():
+                reserved[uuid_] = reserved.get(uuid_, 0) + size
+        made = build_restart_plan(
+            spec=spec,
+            revision=revision_of(spec.name),
+            host=self.host(facts),
+            facts=facts,
+            facts_age_s=0,
+            taken=Taken(
+                compiled=self.compiled,
+                instances=running,
+                reserved=reserved,
+                ports=frozenset(instance.port for instance in running),
+            ),
+            targets=running,
+            at_a_time=1,
+            ids=lambda: str(uuid.uuid4()),
+            allow_code_loading=True,
+        )
+        if not isinstance(made, Plan):
+            raise TypeError(made)
+        return made
 
     def host(self, facts: HostFacts) -> HostRef:
         return HostRef(
@@ -198,17 +267,7 @@ class Trial:
         return notes
 
     def stop(self, plan: Plan) -> None:
-        targets = [
-            RunningInstance(
-                launch_id=launch["launch_id"],
-                instance=launch["instance"]["name"],
-                slot=launch["instance"]["slot"],
-                slot_key=launch["slot_key"],
-                devices=tuple(launch["devices"]),
-                port=launch["port"],
-            )
-            for launch in plan.launches
-        ]
+        targets = [running_instance(launch) for launch in plan.launches]
         stop = build_stop_plan(
             deployment_id="trial",
             deployment_name="trial",
@@ -243,6 +302,39 @@ class Trial:
             "slowest_alone_s": round(max(alone, default=0.0), 2),
             "full_caches": sum(row.get("kv_tokens") == row["planned_tokens"] for row in rows),
         }
+
+
+def running_instance(launch: Mapping[str, Any]) -> RunningInstance:
+    """A launch of a plan that was carried out, as the ledgers would know it."""
+    return RunningInstance(
+        launch_id=launch["launch_id"],
+        instance=launch["instance"]["name"],
+        slot=launch["instance"]["slot"],
+        slot_key=launch["slot_key"],
+        devices=tuple(launch["devices"]),
+        port=launch["port"],
+        reserved=launch["reserved_bytes"],
+    )
+
+
+def revision_of(name: str) -> RevisionRef:
+    return RevisionRef(id=1, number=1, digest="0" * 64, deployment_id=name, deployment_name=name)
+
+
+def restart(trial: Trial, entry: dict[str, Any]) -> None:
+    """Three serve; each is replaced in its turn, on its port and its bytes."""
+    wishes: dict[str, Any] = {"name": "trial", "model": trial.model, "instances": 3 if trial.gpu else 2}
+    wishes |= {} if trial.gpu else {"kv_cache_memory_bytes": "64MiB"}
+    first = trial.plan(**wishes)
+    trial.keep(first, trial.carry_out(first), label="before-restart")
+    plan = trial.plan_restart(first, spec=trial.spec(**wishes))
+    entry["ports_stay"] = [one["port"] for one in plan.launches] == [one["port"] for one in first.launches]
+    notes = trial.carry_out(plan)
+    stopped = [notes.of(launch["launch_id"]).get("stopped") for launch in first.launches]
+    entry.update(trial.keep(plan, notes, label="restart"), stopped=stopped)
+    ready = [row.get("ready") for row in entry["instances"]]
+    entry["in_order"] = None not in ready and all(a < b for a, b in zip(ready, stopped[1:], strict=False))
+    trial.stop(plan)
 
 
 def start_three(trial: Trial, entry: dict[str, Any], *, label: str) -> None:
@@ -306,21 +398,24 @@ def follow(trial: Trial, notes: Notes, launch_id: str) -> None:
         notes.of(launch_id)["failed"] = {"state": view["state"], "at": notes.seconds()}
 
 
-def shapes(trial: Trial, entry: dict[str, Any]) -> None:
+def shapes(trial: Trial, entry: dict[str, Any], *, started: Mapping[str, tuple[str, Mapping[str, Any]]]) -> None:
     """One instance of each shape, all at once, with two GiB of cache: what each really holds."""
     plans = {}
-    for number, (name, wishes) in enumerate(SHAPES_STARTED.items()):
-        folder = trial.work / name
+    for number, (name, (shape, wishes)) in enumerate(started.items()):
+        folder = trial.work / shape
         shutil.copytree(trial.work / "model", folder, dirs_exist_ok=True)
-        (folder / "config.json").write_text(json.dumps(SHAPES[name]), "utf-8")
-        label = name.lower().replace(".", "-")
+        (folder / "config.json").write_text(json.dumps(SHAPES[shape]), "utf-8")
+        extra = dict(trial.extra)
+        extra |= {"--max-num-batched-tokens": wishes["batch"]} if "batch" in wishes else {}
+        extra |= {"--enforce-eager": True} if wishes.get("eager") else {}
         plans[name] = trial.plan(
-            name=label,
+            name=name,
             model=folder,
             instances=1,
             port=8300 + number,
             kv_cache_memory_bytes="2GiB",
-            **wishes,
+            max_num_seqs=wishes["max_num_seqs"],
+            extra_args=extra,
         )
     results: dict[str, Notes] = {}
     threads = [
@@ -374,9 +469,14 @@ def main() -> int:
     if "script" in parts:
         with report.step("the script of old") as entry:
             script(trial, entry, gap_s=trial.gap_s)
-    if "shapes" in parts:
-        with report.step("shapes") as entry:
-            shapes(trial, entry)
+    if "restart" in parts:
+        trial.compiled = trial.compiled or _Everything()
+        with report.step("a restart in order") as entry:
+            restart(trial, entry)
+    for part, started in SHAPES_STARTED.items():
+        if part in parts:
+            with report.step(part) as entry:
+                shapes(trial, entry, started=started)
     write_json(options.out / "summary.json", {"failed": report.failed, **report.figures})
     trial.session.close()
     return 1 if report.failed else 0

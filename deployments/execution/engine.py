@@ -12,6 +12,7 @@ from deployments.execution.session import Session
 from deployments.execution.side_by_side import ENDS, Shared, SideBySide, Work
 from deployments.execution.start import Resume, Roots, StartOne, request_change, stop_launch
 from deployments.planning.preconditions import Broken, Seen, find_broken
+from deployments.planning.retries import second_try
 from hosts.agent_session import AgentRefused
 from hosts.facts.model import CPU_DEVICE
 
@@ -190,7 +191,7 @@ class Engine:
         resume = self.resume_of(launch["launch_id"])
         if resume.ended is not None:
             # It ended under an earlier worker, and what it held was given back: it never starts again.
-            return resume.ended
+            return self.try_again(launch, gate, resume.ended)
         start = StartOne(
             session=self.session,
             launch=launch,
@@ -204,7 +205,12 @@ class Engine:
             gate=gate,
         )
         broken = None if self.runs_already(launch) else self.find_broken(launch)
-        return start.run() if broken is None else start.not_begun(broken)
+        return self.try_again(launch, gate, start.run() if broken is None else start.not_begun(broken))
+
+    def try_again(self, launch: Mapping[str, Any], gate: Callable[[], None], outcome: Outcome) -> Outcome:
+        """Once more under the plan's second id, where the failure is one that a second try may not meet."""
+        again = second_try(launch, code=outcome.code) if isinstance(outcome, Failed) else None
+        return outcome if again is None or self.listener.cancelled() else self.start_one(again, gate)
 
     def runs_already(self, launch: Mapping[str, Any]) -> bool:
         """A worker before this one started it: what it uses now is not missing, it is ours."""

@@ -2,7 +2,7 @@
 
 import json
 
-from deployments.models import Launch, Plan, Run
+from deployments.models import Launch, Run
 from deployments.pages.launches import launch_trouble
 from deployments.pages.troubles import ORDER, count_states
 from deployments.planning.states import RUN_ACTIVE, LaunchState
@@ -26,23 +26,17 @@ def run_page(run: Run) -> dict:
 
 
 def launches_of(run: Run) -> list[Launch]:
-    """Those the plan starts; of a stop or a sweep, those it removes; of a restart, in each slot the one that is there."""
+    """Those the plan starts; of a stop or a sweep, those it removes; of launches that take over from each other, the last begun."""
     stops = json.loads(bytes(run.plan.intent)).get("stops") or []
     keys = [str(stop.get("launch_id")) for stop in stops]
     rows = Launch.objects.filter(plan=run.plan) | Launch.objects.filter(pk__in=keys, deployment=run.deployment)
     found = list(rows.select_related("instance", "host", "revision").order_by("instance__slot", "created_at"))
-    return in_place(found) if run.plan.kind == Plan.Kind.RESTART else found
+    begun = {launch.replaces_id for launch in found if launch.replaces_id and was_asked_for(launch)}
+    waiting = {launch.pk for launch in found if launch.replaces_id and not was_asked_for(launch)}
+    return [launch for launch in found if launch.pk not in begun | waiting]
 
 
-def in_place(launches: list[Launch]) -> list[Launch]:
-    """One launch per slot: that which ends until it has ended, then its heir; but no heir that was never begun."""
-    heirs = {launch.replaces_id: launch for launch in launches if launch.replaces_id}
-    chosen = []
-    for launch in launches:
-        heir = heirs.get(launch.pk)
-        if heir is not None:
-            waits = (
-                launch.state != LaunchState.STOPPED and heir.launched_at is None and heir.state != LaunchState.FAILED
-            )
-            chosen.append(launch if waits else heir)
-    return chosen
+def was_asked_for(launch: Launch) -> bool:
+    """The opposite of NEVER_ASKED, for a row at hand."""
+    unstarted = launch.state == LaunchState.STOPPED and launch.launched_at is None
+    return launch.state != LaunchState.PLANNED and not unstarted

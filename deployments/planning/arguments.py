@@ -26,13 +26,15 @@ class LaunchShape:
     """What the planner decided for one launch.
 
     `utilization` is text ("0.3"), a share of the GPU; None on "cpu". `kv_cache_bytes` is per device and
-    pinned; None lets vLLM measure what is left of the share.
+    pinned; None lets vLLM measure what is left of the share. `cache_root`: a directory of its own for what vLLM compiles;
+    None shares the account's.
     """
 
     devices: tuple[str, ...]
     port: int
     utilization: str | None = None
     kv_cache_bytes: int | None = None
+    cache_root: str | None = None
 
     @property
     def is_cpu(self) -> bool:
@@ -82,6 +84,8 @@ def build_environment(*, spec: DeploymentSpec, version: VllmVersion, launch: Lau
         "VLLM_LOGGING_LEVEL": "INFO",
         "VLLM_DISABLE_LOG_LOGO": "1",
     }
+    if launch.cache_root is not None:
+        env["VLLM_CACHE_ROOT"] = launch.cache_root
     if launch.is_cpu:
         if launch.kv_cache_bytes is not None and not can_pin_kv_cache(version):
             # Whole GiB only; rounded up, because 0 would mean "choose yourself".
@@ -94,6 +98,11 @@ def build_environment(*, spec: DeploymentSpec, version: VllmVersion, launch: Lau
 
 def can_pin_kv_cache(version: VllmVersion) -> bool:
     return check_flag(flag=KV_BYTES_FLAG, version=version) is Presence.PRESENT
+
+
+def shares_compile_cache(version: VllmVersion) -> bool:
+    """Whether several starts may write one compile cache; before 0.12 they damaged it (vLLM issue 24601)."""
+    return version.release[:2] >= (0, 12)
 
 
 def check_arguments(

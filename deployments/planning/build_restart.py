@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from deployments.planning.build_start import cache_notes, kept_notes, seal_starts
+from deployments.planning.build_start import cache_notes, is_warm, kept_notes, seal_starts
 from deployments.planning.decisions import Decided, Launching, decide, starting
 from deployments.planning.host_checks import judge_host, note_host
 from deployments.planning.intent import (
@@ -63,6 +63,7 @@ def build_restart_plan(
         facts=facts,
         taken=taken,
         allow_code_loading=allow_code_loading,
+        caches_of=revision.deployment_id,
         place=_staying(spec=spec, replaced=replaced, kept=kept, taken=taken),
         ports=pass_on_ports(spec=spec, replaced=replaced, taken=taken),
     )
@@ -76,7 +77,7 @@ def build_restart_plan(
         at_a_time=at_a_time,
         cores=facts.cpu_count,
         memory_available=facts.memory_available,
-        warm=all(entry["compile_key"] in taken.compiled for entry in entries),
+        warm=is_warm(entries, decided=decided, taken=taken),
     )
     notes = (
         *note_host(facts=facts, vllm=decided.vllm),

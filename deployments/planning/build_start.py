@@ -55,6 +55,7 @@ def build_start_plan(
         facts=facts,
         taken=taken,
         allow_code_loading=allow_code_loading,
+        caches_of=revision.deployment_id,
         place=place,
         ports=assign_ports(spec=spec, slots=slots, taken=taken),
     )
@@ -66,7 +67,7 @@ def build_start_plan(
         launches=[starting(launch, workers=spec.workers) for launch in launches],
         cores=facts.cpu_count,
         memory_available=facts.memory_available,
-        warm=all(entry["compile_key"] in taken.compiled for entry in entries),
+        warm=is_warm(entries, decided=decided, taken=taken),
     )
     return seal_starts(
         intent={
@@ -85,6 +86,11 @@ def build_start_plan(
         decided=decided,
         launches=launches,
     )
+
+
+def is_warm(entries: Sequence[Mapping[str, Any]], *, decided: Decided, taken: Taken) -> bool:
+    """Whether nobody need go first: launches like these have served on the host, or each has a compile cache of its own."""
+    return decided.caches is not None or all(entry["compile_key"] in taken.compiled for entry in entries)
 
 
 def seal_starts(

@@ -8,11 +8,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from deployments.planning.arguments import LaunchShape, build_argv, can_pin_kv_cache, check_arguments
+from deployments.planning.arguments import (
+    LaunchShape,
+    build_argv,
+    can_pin_kv_cache,
+    check_arguments,
+    shares_compile_cache,
+)
 from deployments.planning.host_choices import ChosenVllm, choose_model, choose_vllm, read_figures
 from deployments.planning.placement import ModelFigures, Need, Placement, select_devices
 from deployments.planning.plan import HostRef, Note, Taken
 from deployments.planning.refusals import Refusal
+from deployments.planning.retries import may_need_retry
 from deployments.planning.start_order import Starting, compile_key
 
 if TYPE_CHECKING:
@@ -20,6 +27,7 @@ if TYPE_CHECKING:
 
     from deployments.planning.spec import DeploymentSpec
     from hosts.facts.model import Device, HostFacts
+    from hosts.facts.versions import VllmVersion
 
     # Asked with the allowed devices, what is known of the model, and whether this vLLM can be given the bytes of its cache.
     Place = Callable[[Sequence[Device], ModelFigures, bool], Placement | list[Refusal]]
@@ -33,6 +41,7 @@ class Launching:
     slot: int
     shape: LaunchShape
     need: Need
+    retry_id: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,10 +52,13 @@ class Decided:
     placement: Placement
     ports: Mapping[int, int]
     notes: tuple[Note, ...]
+    # Below it each slot has a compile cache of its own; None where one is shared.
+    caches: str | None = None
 
     def launches(self, *, ids: Callable[[], str]) -> list[Launching]:
-        """One per slot, each with a new id."""
-        return [self._launch(slot=slot, launch_id=ids()) for slot in sorted(self.ports)]
+        """One per slot, each with a new id, and one more for its second try where that may be needed."""
+        made = [self._launch(slot=slot, launch_id=ids()) for slot in sorted(self.ports)]
+        return [replace(launch, retry_id=ids()) for launch in made] if may_need_retry(self.vllm.version) else made
 
     def _launch(self, *, slot: int, launch_id: str) -> Launching:
         need = self.placement.needs[slot]
@@ -55,6 +67,7 @@ class Decided:
             port=self.ports[slot],
             utilization=None if need.share is None else format(need.share.normalize(), "f"),
             kv_cache_bytes=need.pinned,
+            cache_root=None if self.caches is None else f"{self.caches}/{slot}",
         )
         return Launching(launch_id=launch_id, slot=slot, shape=shape, need=need)
 
@@ -67,9 +80,10 @@ def decide(
     taken: Taken,
     allow_code_loading: bool,
     place: Place,
+    caches_of: int | str,
     ports: Mapping[int, int] | list[Refusal],
 ) -> Decided | list[Refusal]:
-    """Return all choices or all refusals."""
+    """Return all choices or all refusals. `caches_of`: the deployment whose slots may need compile caches of their own."""
     vllm = choose_vllm(spec=spec, host=host, facts=facts)
     version = None if isinstance(vllm, Refusal) else vllm.version
     model, model_reasons = choose_model(spec=spec, host=host, facts=facts)
@@ -92,7 +106,22 @@ def decide(
     ]
     if reasons or isinstance(vllm, Refusal) or isinstance(placement, list) or isinstance(ports, list):
         return reasons
-    return Decided(vllm=vllm, placement=placement, ports=ports, notes=(*notes, *figure_notes))
+    caches, cache_notes = _find_caches(version=vllm.version, facts=facts, deployment_id=caches_of)
+    return Decided(
+        vllm=vllm, placement=placement, ports=ports, notes=(*notes, *figure_notes, *cache_notes), caches=caches
+    )
+
+
+def _find_caches(
+    *, version: VllmVersion, facts: HostFacts, deployment_id: int | str
+) -> tuple[str | None, tuple[Note, ...]]:
+    if shares_compile_cache(version):
+        return None, ()
+    if facts.state_root is not None:
+        return f"{facts.state_root}/cache/{deployment_id}", ()
+    text = f"vLLM {version} can damage a compile cache that several starts share, and where to give each its own is not"
+    text += " known: refresh the host's facts."
+    return None, (Note(code="COMPILE_CACHE_SHARED", message=text, level="warning"),)
 
 
 def _expected_key(*, spec: DeploymentSpec, vllm: ChosenVllm, device: Device) -> str:

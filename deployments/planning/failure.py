@@ -90,7 +90,9 @@ def _known_notice(lines: Sequence[tuple[int, LogLine]]) -> Cause | None:
 
 
 def _cause(*, rule: Rule, match: re.Match[str], line: LogLine, number: int) -> Cause:
-    figures = {name: (value or "?")[:200] for name, value in match.groupdict().items()}
+    # A rule's other wording may not hold the figure: then the line itself has to say it.
+    said = line.message.strip()
+    figures = {name: (value or said)[:200] for name, value in match.groupdict().items()}
     return Cause(
         code=rule.code,
         sentence=_fill(rule.sentence, figures),

@@ -245,7 +245,7 @@ _MACHINE = (
     ),
     _rule(
         "CUDA_ERROR",
-        r"CUDA error: (?P<what>[^\n]{1,160})|CUDA failure|AcceleratorError",
+        r"(?:CUDA error: |CUDA failure:? ?|AcceleratorError:? ?(?!CUDA error: ))(?P<what>[^\n]{1,160})",  # recorded
         "The GPU reported an error: {what}.",
         "Look for Xid messages in the kernel's log; restart on another GPU meanwhile.",
     ),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from deployments.planning.arguments import build_argv, build_environment
 from deployments.planning.plan import HostRef, Precondition, RevisionRef, RunningInstance
+from deployments.planning.retries import retry_intent
 from deployments.planning.start_order import StartOrder, compile_key
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def launch_intent(
         "model_path": spec.model,
         "executable": installation.executable or installation.python,
         "vllm_version": str(version),
+        "retry": retry_intent(launch.retry_id),
         "memory": _memory_intent(launch.need),
         "expected": {
             "max_model_len": spec.max_model_len,

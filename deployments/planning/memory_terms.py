@@ -3,15 +3,15 @@
     once ready     weights + KV cache + runtime + graphs
     at its peak    the same + activations: a full batch allocates them, vLLM gives them back after profiling
 
-Calibrated on vLLM 0.25.1 on an H200 (perf/results): Qwen3-0.6B, Mistral-7B, Llama-3.1-8B and Qwen3-32B shapes with 32 and
-256 sequences held 1.00 to 2.08 GiB beside weights and KV cache; six starts of Qwen3-0.6B of 0.10 to 0.90 of the GPU 1.11
-to 1.16 GiB. While it profiles, vLLM counts 0.46 to 0.55 GiB of activations for Qwen3-0.6B. Everything is whole bytes.
+Calibrated on vLLM 0.25.1 on an H200 (perf/results): shapes of Qwen3, Llama and Mistral of 0.6 to 32 billion parameters with
+16 to 1,024 sequences and batches of 2,048 to 32,768 tokens, captured and eager. While it profiles, vLLM counts 0.46 to
+0.55 GiB of activations for Qwen3-0.6B. Everything is whole bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from deployments.planning import model_memory as memory
@@ -22,9 +22,15 @@ if TYPE_CHECKING:
 
 Source = Literal["files", "formula", "measured"]
 
-# CUDA context, cuBLAS, attention workspaces and what the allocator keeps; a little more where nothing is captured.
-RUNTIME = 973 * MIB
-RUNTIME_EAGER = 1116 * MIB
+# CUDA context, cuBLAS, attention workspaces and what the allocator keeps.
+RUNTIME = 978 * MIB
+# Giving activations back, the allocator keeps whole segments in which something small lives on. Of batches beyond this size
+# that was seen to be anything between nothing and one array of the widest layer (32,768 tokens: 70 to 814 MiB).
+BATCH_GIVEN_BACK = 8192
+# Where nothing is captured, nothing is given back: of each batch the inner arrays of the widest layer stay, less what
+# compiled code would have taken (measured: 86, 145, 894 and 1,900 MiB).
+EAGER_PERCENT = 113
+EAGER_LESS = 120 * MIB
 # The context is there before vLLM takes its snapshot (0.11 on), so it lies outside what it calls requested.
 CONTEXT = 520 * MIB
 # The sampler keeps about this many arrays of logits in float32, of all sequences at once.
@@ -35,6 +41,8 @@ WORKSPACE = 150 * MIB
 GRAPH_LAYER = 239 * 1024
 RESIDENT_PERCENT = 6
 MEASURED_PERCENT = 2
+# The whole range is never wider than this: all that was measured lay inside it.
+WIDEST_PERCENT = 6
 # vLLM's own default for max_num_seqs on GPUs (0.25 to 0.33).
 DEFAULT_SEQUENCES = 1024
 LARGEST_GRAPH = 512
@@ -99,12 +107,29 @@ def gpu_overhead(*, spec: DeploymentSpec, config: Mapping[str, Any]) -> Overhead
     sequences = spec.max_num_seqs or DEFAULT_SEQUENCES
     logits = memory.logits_bytes(config=config, sequences=sequences, tensor_parallel=spec.tensor_parallel)
     widest = memory.widest_layer_bytes(config=config, tokens=batched_tokens(spec), tensor_parallel=spec.tensor_parallel)
-    runtime = (RUNTIME_EAGER if is_eager(spec) else RUNTIME) + LOGITS_KEPT * logits
+    runtime = around(RUNTIME + LOGITS_KEPT * logits + kept_by_eager(spec=spec, config=config), percent=RESIDENT_PERCENT)
+    most = runtime.bytes + most_kept(spec=spec, config=config)
     return Overhead(
         activations=around(WORKSPACE + widest + logits, percent=15),
-        runtime=around(runtime, percent=RESIDENT_PERCENT),
+        runtime=replace(runtime, high=max(runtime.high, most)),
         graphs=around(graph_bytes(spec=spec, config=config, sequences=sequences), percent=RESIDENT_PERCENT),
     )
+
+
+def kept_by_eager(*, spec: DeploymentSpec, config: Mapping[str, Any]) -> int:
+    """Bytes of a batch's activations that stay where nothing is captured."""
+    if not is_eager(spec):
+        return 0
+    arrays = 4 * batched_tokens(spec) * memory.inner_size(config) * 2 // spec.tensor_parallel
+    return max(0, arrays * EAGER_PERCENT // 100 - EAGER_LESS)
+
+
+def most_kept(*, spec: DeploymentSpec, config: Mapping[str, Any]) -> int:
+    """Bytes of a large batch's activations that may stay with the allocator after they were given back."""
+    tokens = batched_tokens(spec)
+    if is_eager(spec) or tokens <= BATCH_GIVEN_BACK:
+        return 0
+    return tokens * memory.inner_size(config) * 2 // spec.tensor_parallel
 
 
 def corrected(overhead: Overhead, *, measured: int | None) -> Overhead:
@@ -129,8 +154,11 @@ def batched_tokens(spec: DeploymentSpec) -> int:
 def graph_bytes(*, spec: DeploymentSpec, config: Mapping[str, Any], sequences: int) -> int:
     if is_eager(spec):
         return 0
-    layers = memory.layer_count(config) or 32
-    return graph_count(sequences) * -(-layers // spec.pipeline_parallel) * GRAPH_LAYER
+    layers = -(-(memory.layer_count(config) or 32) // spec.pipeline_parallel)
+    # All graphs share one pool, in which the largest needs the room of its activations.
+    largest = min(2 * sequences, LARGEST_GRAPH)
+    pool = memory.widest_layer_bytes(config=config, tokens=largest, tensor_parallel=spec.tensor_parallel)
+    return graph_count(sequences) * layers * GRAPH_LAYER + pool
 
 
 def graph_count(sequences: int) -> int:
@@ -148,4 +176,5 @@ def _batches(largest: int) -> list[int]:
 
 def ready_range(*, weights: Term, kv_cache: int, overhead: Overhead) -> tuple[int, int]:
     """Return the least and the most that it is believed to hold once ready, in bytes."""
-    return weights.low + kv_cache + overhead.low, weights.high + kv_cache + overhead.high
+    low, high = weights.low + kv_cache + overhead.low, weights.high + kv_cache + overhead.high
+    return low, min(high, low * 100 // (100 - WIDEST_PERCENT))

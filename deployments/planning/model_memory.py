@@ -157,10 +157,18 @@ def kv_shape(
 
 def widest_layer_bytes(*, config: Mapping[str, Any], tokens: int, tensor_parallel: int = 1) -> int:
     """Estimate the activations of the widest layer for `tokens` tokens, in 16 bits."""
-    text = text_config(config)
-    hidden = _first(text, _HIDDEN) or 4096
-    inner = _first(text, _INNER) or 4 * hidden
+    hidden, inner = hidden_size(config), inner_size(config)
     return tokens * (4 * inner // tensor_parallel + 8 * hidden) * 2
+
+
+def hidden_size(config: Mapping[str, Any]) -> int:
+    """Return the width of the hidden states; 4,096 where config.json does not tell."""
+    return _first(text_config(config), _HIDDEN) or 4096
+
+
+def inner_size(config: Mapping[str, Any]) -> int:
+    """Return the width inside a feed-forward layer; four times the hidden one where config.json does not tell."""
+    return _first(text_config(config), _INNER) or 4 * hidden_size(config)
 
 
 def logits_bytes(*, config: Mapping[str, Any], sequences: int, tensor_parallel: int = 1) -> int:

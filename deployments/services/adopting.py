@@ -14,6 +14,7 @@ from deployments.log_store import read_lines
 from deployments.models import Launch, LogStream
 from deployments.planning.phases import Progress, track
 from deployments.planning.readiness import expectation_of, judge_readiness
+from deployments.planning.retries import planned_launch
 from deployments.planning.states import LaunchState
 from deployments.services.listening import measured_overhead, progress_row, secrets_for, state_of, verdict_row
 from deployments.services.observing import WATCHER, unattended
@@ -67,7 +68,7 @@ def read_progress(launch: Launch) -> Progress:
 
 def verify(launch: Launch, view: Mapping[str, Any], *, progress: Progress, session: Session, now: datetime) -> None:
     intent = json.loads(bytes(launch.plan.intent))
-    planned = next(item for item in intent["launches"] if item["launch_id"] == str(launch.pk))
+    planned = planned_launch(intent, str(launch.pk))
     probe = session.request(
         "probe",
         {

@@ -20,7 +20,9 @@ from deployments.models import Launch, Run, RunStep
 from deployments.planning.failure import Cause
 from deployments.planning.phases import Phase, Progress
 from deployments.planning.readiness import NotReady, Ready, Unverified, Verdict
+from deployments.planning.retries import planned_launch, second_try
 from deployments.planning.states import LAUNCH_TERMINAL, LaunchState
+from deployments.services.plans import reserve
 from deployments.transitions import move_launch
 from hosts.connections import open_secret
 from hosts.live import announce
@@ -112,6 +114,7 @@ class WorkerListener:
         now = timezone.now()
         launch = self.launch(launch_id)
         with transaction.atomic():
+            prepare_second_try(launch, cause=cause, now=now)
             record_failure(launch, cause=cause, status=status, now=now)
             for name in ("launch", "follow_start", "verify"):
                 self.end_step(name, launch_id, state="failed", detail={"code": cause.code})
@@ -188,11 +191,19 @@ def measured_overhead(launch: Launch, status: Mapping[str, Any]) -> int | None:
         for uuid, size in (process.get("device_memory") or {}).items():
             held[uuid] = held.get(uuid, 0) + (size or 0)
     intent = json.loads(bytes(launch.plan.intent))
-    memory = next(item.get("memory") for item in intent["launches"] if item["launch_id"] == str(launch.pk))
+    memory = planned_launch(intent, str(launch.pk)).get("memory")
     if memory is None:
         return None
     beside = max(held.values(), default=0) - memory["weights"] - memory["kv_cache"]
     return beside if beside > 0 else None
+
+
+def prepare_second_try(launch: Launch, *, cause: Cause, now: datetime) -> None:
+    """Where the plan has one for this cause: its rows, which take over what the launch gives back when it has ended."""
+    intent = json.loads(bytes(launch.plan.intent))
+    again = second_try(planned_launch(intent, str(launch.pk)), code=cause.code)
+    if again is not None and not Launch.objects.filter(pk=again["launch_id"]).exists():
+        reserve(launch.plan, again, now=now)
 
 
 def state_of(verdict: Verdict) -> LaunchState:

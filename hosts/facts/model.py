@@ -117,6 +117,8 @@ class HostFacts:
     vllm: tuple[VllmInstallation, ...]
     models: tuple[ModelDirectory, ...]
     session: SessionPolicy
+    # Where the agent keeps its files on the host.
+    state_root: str | None = None
     warnings: tuple[str, ...] = ()
 
 

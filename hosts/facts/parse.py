@@ -77,6 +77,7 @@ def parse_facts(body: Mapping[str, Any]) -> HostFacts | FactsProblem:
             linger=read_flag(session, "linger"),
             remove_ipc=read_flag(session, "remove_ipc"),
         ),
+        state_root=read_text(read_mapping(body, "state_root"), "path"),
         warnings=reading.problems,
     )
 

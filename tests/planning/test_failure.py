@@ -21,6 +21,7 @@ RECORDED = {
     "truncated_weights.log": ("WEIGHTS_DAMAGED", "incomplete metadata"),
     "killworker.log": ("WORKER_DIED", "VllmWorker-0 died unexpectedly"),
     "sameport.log": ("PORT_TAKEN", "[Errno 98]"),
+    "h200-illegal-access.log": ("CUDA_ERROR", "an illegal memory access was encountered"),
     "h200-kv-too-small.log": ("KV_CACHE_TOO_SMALL", "estimated maximum model length is 1232"),
 }
 # Texts of vLLM's sources that no recorded log holds.
@@ -103,6 +104,7 @@ class TestRecordedFailures:
         assert evidence in cause.evidence_line
         assert cause.evidence_line[:40].strip() in lines[cause.line_number - 1]
         assert "{" not in cause.sentence + cause.next_step
+        assert "?" not in cause.sentence
 
     def test_are_all_covered(self):
         assert {path.name for path in (SAMPLES / "failed").glob("*.log")} == set(RECORDED)
@@ -127,6 +129,25 @@ class TestWrittenFailures:
     def test_are_named(self, code, text):
         tail = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
         assert explain(["Traceback (most recent call last):", text, tail]).code == code
+
+
+# Every wording of a rule whose sentence quotes something.
+WORDINGS = [
+    ("CUDA error: device-side assert triggered", "device-side assert triggered"),
+    ("torch.AcceleratorError: CUDA error: an illegal memory access was encountered", "an illegal memory access"),
+    ("torch.AcceleratorError: out of resources", "out of resources"),
+    ("Failed: CUDA failure: unknown", "unknown"),
+    ("RuntimeError: PytorchStreamReader failed reading zip archive: not a ZIP", "PytorchStreamReader failed"),
+    ("SafetensorError: header too large", "header too large"),
+]
+
+
+class TestSentences:
+    @pytest.mark.parametrize(("text", "quoted"), WORDINGS)
+    def test_quote_what_the_line_says_however_it_is_worded(self, text, quoted):
+        sentence = explain(["Traceback (most recent call last):", text]).sentence
+        assert quoted in sentence
+        assert "?" not in sentence
 
 
 class TestExplainFailure:
