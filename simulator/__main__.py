@@ -21,7 +21,7 @@ from simulator.fleet import DEFAULT_PORT, Fleet
 from simulator.spec import PRESETS, HostSpec, read_hosts
 
 PR_SET_PDEATHSIG = 1
-DEMO_SPEED = 6.0
+DEMO_SPEED = 15.0  # a first start of all on a host in a quarter of a minute
 
 
 def read_arguments(argv: list[str] | None = None) -> argparse.Namespace:

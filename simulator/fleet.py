@@ -23,6 +23,7 @@ from simulator.spec import PRESETS, HostSpec
 from simulator.ssh_server import HostServer
 from simulator.system import SimulatedSystem
 from simulator.vllm.instance import Instance, Surroundings
+from simulator.vllm.pace import Pace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -164,7 +165,7 @@ class Fleet:
             for index, kind in enumerate(spec.gpus)
         ]
         machine = Machine(name=spec.name, memory_total=spec.memory, gpus=gpus, machine_id=spec.machine_id)
-        around = Surroundings(machine=machine, address=address, speed=self.speed, loop=loop)
+        around = Surroundings(machine=machine, address=address, speed=self.speed, loop=loop, pace=Pace(cores=spec.cpus))
         instances: list[Instance] = []
         system = SimulatedSystem(spec=spec, machine=machine, layout=layout, around=around, instances=instances)
         key = load_or_make_key(layout.host_key)

@@ -75,6 +75,11 @@ class ServeArguments:
     def world_size(self) -> int:
         return self.tensor_parallel * self.pipeline_parallel
 
+    @property
+    def compiled_for(self) -> str:
+        """Name what a compilation is kept for: the model and how it is split."""
+        return f"{self.model} {self.tensor_parallel}"
+
 
 @cache
 def known_options() -> dict[str, tuple[str, str | None, str]]:

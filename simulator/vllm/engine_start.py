@@ -7,7 +7,6 @@ profile, KV cache, CUDA graphs.
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING
 
 from simulator.devices import GIB, OutOfDeviceMemoryError
@@ -20,6 +19,7 @@ from simulator.vllm.model import (
     format_gib,
 )
 from simulator.vllm.tree import worker_name
+from simulator.vllm.warmth import Warmth
 
 if TYPE_CHECKING:
     from simulator.vllm.instance import Instance
@@ -34,15 +34,14 @@ class EngineStart:
         self.log = instance.log
         self.timings = instance.timings
         self.began = 0.0
-        self.compile_seconds = 0.0
         self.free_before: list[int] = []
         self.weights = 0  # bytes on each rank
 
     async def run(self, model: Model) -> None:
         await self._spawn()
-        self.began = time.monotonic()
         await self._join()
         await self._load(model)
+        self.began = self.instance.around.loop.time()
         await self._compile()
         await self._make_cache(model)
         await self._capture()
@@ -53,17 +52,17 @@ class EngineStart:
         engine = instance.tree.spawn_engine(instance.watch)
         self.log.pids["EngineCore"] = ("EngineCore", engine.pid)
         self.log.values["engine_pid"] = str(engine.pid)
-        before_title = self.timings.scaled("engine_title_after")
-        await instance.sleep(before_title)
+        before_title = self.timings.title_after
+        await instance.live("engine", before_title)
         instance.tree.title(engine, "EngineCore", rss=self.timings.rss("engine_core"))
         self.log.silent = instance.fault == "silent"
         if instance.fault == "silent":
             await asyncio.Event().wait()
-        await instance.sleep(max(0.0, self.timings.phase("engine_imports") - before_title))
+        await instance.live("engine", self.timings.phase("engine", warmth=instance.warmth) - before_title)
         self.log.write_section("engine")
         if arguments.world_size > 1 or not instance.machine.gpus:
             instance.tree.spawn_workers(arguments.world_size, instance.watch)
-            await instance.sleep(before_title)
+            await instance.live("workers", before_title)
             instance.tree.title_workers(arguments)
 
     def _rank_pieces(self, section: str, **extra: str) -> list[str]:
@@ -89,7 +88,7 @@ class EngineStart:
         if instance.arguments.world_size > 1:
             pieces += self._rank_pieces("nccl")
         pieces += self._rank_pieces("assigned")
-        await self.instance.write_over(pieces, self.timings.phase("distributed"))
+        await self.instance.write_over(pieces, "distributed")
         utilization = instance.arguments.utilization
         self._allocate("context")
         if not instance.gpus:
@@ -163,7 +162,8 @@ class EngineStart:
 
     async def _load(self, model: Model) -> None:
         instance = self.instance
-        seconds = self.timings.load(model.weight_bytes)
+        seconds = self.timings.phase("load", warmth=instance.warmth)
+        seconds += self.timings.read_weights(model.weight_bytes if model.shards else 0)
         if instance.fault == "slow_load":
             seconds *= 10
         share = model.weight_bytes // max(1, instance.arguments.world_size)
@@ -171,22 +171,21 @@ class EngineStart:
         values = {
             "shards": str(model.shards),
             "weights_gib": format_gib(share),
-            "weights_s": f"{self.timings.measured(seconds) * 0.7:.2f}",
-            "load_s": f"{self.timings.measured(seconds):.6f}",
             "free_gib": format_gib(available),
         }
-        await self.instance.write_over(self._rank_pieces("load", **values), seconds * 0.2)
+        await instance.write_over(self._rank_pieces("load", **values), "load", seconds * 0.2)
         if instance.fault == "out_of_memory":
             free = instance.gpus[0].free if instance.gpus else available
             total = instance.gpus[0].usable if instance.gpus else instance.machine.memory_total
             raise checks.refuse_out_of_memory(wanted=share, free=min(free, share // 3), total=total, device=0)
         if model.shards == 0 and instance.arguments.load_format != "dummy":
             raise checks.refuse_missing_weights(instance.arguments.model)
+        before = instance.lived["load"]
+        await instance.write_over(self._rank_pieces("shards", **values) if model.shards else [], "load", seconds * 0.8)
         if model.shards:
-            await self.instance.write_over(self._rank_pieces("shards", **values), seconds * 0.7)
-            self._write(self._rank_pieces("weights", **values))
+            self._write(self._rank_pieces("weights", **values, weights_s=f"{instance.lived['load'] - before:.2f}"))
         self._allocate("weights", share)
-        await self.instance.write_over(self._rank_pieces("loaded", **values), seconds * 0.1)
+        self._write(self._rank_pieces("loaded", **values, load_s=f"{instance.lived['load']:.6f}"))
         if instance.fault == "crash":
             instance.machine.finish(instance.tree.ranks[0], exit_signal=11)
             await asyncio.Event().wait()
@@ -197,24 +196,28 @@ class EngineStart:
             self.log.write(piece)
 
     async def _compile(self) -> None:
-        instance, arguments = self.instance, self.instance.arguments
-        if arguments.enforce_eager:
+        instance = self.instance
+        if instance.arguments.enforce_eager:
             return
-        key = f"{arguments.model} {arguments.tensor_parallel}"
-        phase = "compile_warm" if key in instance.around.compiled else "compile_cold"
-        self.compile_seconds = self.timings.phase(phase)
-        total = self.timings.measured(self.compile_seconds)
-        pieces = self._rank_pieces(
-            phase, dynamo_s=f"{total * 0.26:.2f}", graph_s=f"{total * 0.5:.2f}", compile_s=f"{total:.2f}"
-        )
-        await self.instance.write_over(pieces, self.compile_seconds)
-        instance.around.compiled.add(key)
+        kept = "cached" if instance.warmth in (Warmth.SECOND, Warmth.WARM) else "new"
+        await instance.live("dynamo")
+        self._write(self._rank_pieces("dynamo", dynamo_s=f"{instance.lived['dynamo']:.2f}"))
+        await instance.live("graph")
+        self._write(self._rank_pieces(f"graph_{kept}", graph_s=f"{instance.lived['graph']:.2f}"))
+        await instance.live("compile")
+        self._write(self._rank_pieces(f"compiled_{kept}", compile_s=f"{self.compiled_s:.2f}"))
+        instance.around.caches.compiled.add(instance.arguments.compiled_for)
+
+    @property
+    def compiled_s(self) -> float:
+        """Seconds of the compilation at speed 1, as it passed."""
+        return sum(self.instance.lived.get(phase, 0.0) for phase in ("dynamo", "graph", "compile"))
 
     async def _make_cache(self, model: Model) -> None:
         """Profile, compute the KV cache of every rank, take it, and say how many tokens it holds."""
         instance, arguments = self.instance, self.instance.arguments
         self._allocate("activations")
-        await instance.sleep(self.timings.phase("profile"))
+        await instance.live("profile")
         token_bytes = compute_kv_token_bytes(
             shape=model.shape,
             kv_cache_dtype=arguments.kv_cache_dtype,
@@ -244,7 +247,7 @@ class EngineStart:
             "kv_cache", kv_tokens=f"{tokens:,}", concurrency=f"{tokens / instance.max_model_len:.2f}"
         )
         instance.metrics.set_cache(blocks=blocks, arguments=arguments, max_model_len=instance.max_model_len)
-        await instance.sleep(self.timings.phase("kv_cache"))
+        await instance.live("kv_cache")
 
     def _find_available(self) -> int:
         """Find the bytes for the KV cache, the least of all ranks.
@@ -268,20 +271,19 @@ class EngineStart:
     async def _capture(self) -> None:
         instance = self.instance
         if not instance.arguments.enforce_eager and instance.gpus:
-            seconds = self.timings.phase("graphs")
-            await self.instance.write_over(self._rank_pieces("graphs"), seconds)
+            await instance.write_over(self._rank_pieces("graphs"), "graphs")
             self._allocate("graphs")
             self._write(
                 self._rank_pieces(
                     "graphs_done",
-                    graphs_s=f"{self.timings.measured(seconds):.0f}",
+                    graphs_s=f"{instance.lived['graphs']:.0f}",
                     graphs_gib=format_gib(self.timings.memory("graphs")),
                 )
             )
-        await instance.sleep(self.timings.phase("warmup"))
-        init = self.timings.measured(time.monotonic() - self.began)
-        compiled = self.timings.measured(self.compile_seconds)
-        self._write(self._rank_pieces("warmup", init_s=f"{init:.2f}", compile_s=f"{compiled:.2f}"))
+        await instance.live("warmup")
+        init = self.timings.measured(instance.around.loop.time() - self.began)
+        self._write(self._rank_pieces("warmup", init_s=f"{init:.2f}", compile_s=f"{self.compiled_s:.2f}"))
+        instance.around.caches.came_up[instance.arguments.compiled_for] += 1
 
 
 def _is_bar(piece: str) -> bool:

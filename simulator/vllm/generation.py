@@ -82,7 +82,7 @@ async def produce(instance: Instance, generation: Generation) -> AsyncIterator[s
     try:
         last = time.monotonic()
         for index in range(generation.length):
-            await asyncio.sleep(timings.scaled("time_to_first_token" if index == 0 else "inter_token"))
+            await asyncio.sleep(timings.answer("time_to_first_token" if index == 0 else "inter_token"))
             await _wait_for_engine(instance)
             now = time.monotonic()
             metrics.observe("time_to_first_token_seconds" if index == 0 else "inter_token_latency_seconds", now - last)

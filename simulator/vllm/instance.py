@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 from simulator.vllm.arguments import ServeArguments
 from simulator.vllm.log import LogWriter
 from simulator.vllm.metrics import Metrics
+from simulator.vllm.pace import Pace
 from simulator.vllm.signals import Effect, Stage, choose_effect
 from simulator.vllm.stats import StatsLine
 from simulator.vllm.timings import Timings
 from simulator.vllm.tree import Tree
+from simulator.vllm.warmth import Caches
 
 if TYPE_CHECKING:
     import socket
@@ -38,8 +40,9 @@ class Surroundings:
     address: str
     speed: float
     loop: asyncio.AbstractEventLoop
+    pace: Pace
+    caches: Caches = field(default_factory=Caches)
     faults: list[str] = field(default_factory=list)
-    compiled: set[str] = field(default_factory=set)  # compile caches that are warm
 
 
 class Instance:
@@ -59,7 +62,7 @@ class Instance:
     ) -> None:
         self.around = around
         self.machine = around.machine
-        self.timings = Timings(speed=around.speed)
+        self.timings = Timings(speed=around.speed, has_gpu=bool(around.machine.gpus))
         self.words = words
         self.env = env
         self.version = version
@@ -83,6 +86,8 @@ class Instance:
         self.stats = StatsLine(self)
         self.max_model_len = 0
         self.started = False
+        self.warmth = around.caches.find_warmth(None)
+        self.lived: dict[str, float] = {}  # seconds of each phase at speed 1, as a log would state them
         self.engine_dead = asyncio.Event()
         self.aborted = asyncio.Event()
         self.swallowed = 0
@@ -104,19 +109,31 @@ class Instance:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def sleep(self, seconds: float) -> None:
-        """Let start-up time pass; it stands still while engine or API server are stopped, or wedged."""
-        await asyncio.sleep(seconds)
+    async def live(self, phase: str, seconds: float | None = None) -> None:
+        """Let a phase pass, or `seconds` of it, more slowly while others start on this host.
+
+        It stands still while engine or API server are stopped, or wedged.
+        """
+        timings = self.timings
+        began = self.around.loop.time()
+        await self.around.pace.pass_time(
+            timings.phase(phase, warmth=self.warmth) if seconds is None else seconds,
+            growth=timings.growth(phase),
+            recorded=timings.crowd,
+        )
         while self._stands_still():
             await self.pause()
+        passed = timings.measured(self.around.loop.time() - began)
+        self.lived[phase] = self.lived.get(phase, 0.0) + passed
 
-    async def write_over(self, pieces: list[str], seconds: float) -> None:
-        """Write pieces one after another over a duration."""
+    async def write_over(self, pieces: list[str], phase: str, seconds: float | None = None) -> None:
+        """Write pieces one after another over a phase, or over `seconds` of it."""
+        whole = self.timings.phase(phase, warmth=self.warmth) if seconds is None else seconds
         for piece in pieces:
-            await self.sleep(seconds / len(pieces))
+            await self.live(phase, whole / len(pieces))
             self.log.write(piece)
         if not pieces:
-            await self.sleep(seconds)
+            await self.live(phase, whole)
 
     def _stands_still(self) -> bool:
         return self.wedged or any(each.stopped for each in (self.tree.engine, self.tree.api) if each)

@@ -1,6 +1,6 @@
 """The start of an instance: API server first, then the engine (engine_start), then the port.
 
-Order and texts as vLLM 0.25.1 and 0.32.0 have them; durations from timings.json.
+Order and texts as vLLM 0.25.1 and 0.32.0 have them; durations from phase_times.json and timings.json.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ class Startup:
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
         self.log = instance.log
-        self.timings = instance.timings
 
     async def run(self) -> None:
         instance = self.instance
@@ -52,15 +51,16 @@ class Startup:
 
     async def _start(self) -> None:
         instance = self.instance
-        await instance.sleep(self.timings.phase("imports"))
+        await instance.live("imports")
         instance.arguments = parse_serve(instance.words, version=instance.version)
         if "VLLM_API_KEY" in instance.env and not instance.arguments.api_keys:
             instance.arguments.api_keys = [instance.env["VLLM_API_KEY"]]
+        instance.warmth = instance.around.caches.find_warmth(instance.arguments.compiled_for)
         self._set_values()
         self.log.write_section("arguments")
         instance.socket = self._bind()
-        await instance.sleep(self.timings.phase("arguments"))
-        model = await self._configure()
+        await instance.live("arguments")
+        model = self._configure()
         instance.stage = Stage.STARTING
         await EngineStart(instance).run(model)
         await self._listen()
@@ -111,7 +111,7 @@ class Startup:
             ) from None
         return sock
 
-    async def _configure(self) -> Model:
+    def _configure(self) -> Model:
         instance, arguments = self.instance, self.instance.arguments
         model = read_model(arguments.model, load_format=arguments.load_format)
         self.log.values |= {"architecture": model.shape.architecture, "dtype": model.dtype}
@@ -124,7 +124,6 @@ class Startup:
             "max_len_commas": f"{instance.max_model_len:,}",
         }
         self.log.write_section("config")
-        await instance.sleep(self.timings.phase("config"))
         instance.gpus = instance.machine.gpus_of(instance.env.get("CUDA_VISIBLE_DEVICES"))
         count = len(instance.gpus) if instance.machine.gpus else None
         if failure := checks.check_parallel(model.shape, arguments, gpus=count):
@@ -136,7 +135,7 @@ class Startup:
 
     async def _listen(self) -> None:
         instance = self.instance
-        await self.instance.write_over(self.log.pieces("http"), self.timings.phase("http"))
+        await instance.write_over(self.log.pieces("http"), "http")
         if instance.tree.api.gone or instance.socket is None:
             return  # EngineCore became ready as an orphan: nobody serves it
         server = HttpServer(handle=Api(instance).handle, log=self._access)

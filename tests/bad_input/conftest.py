@@ -29,7 +29,7 @@ HOSTS = (
 
 @pytest.fixture
 def fleet(tmp_path):
-    with simulated_fleet(tmp_path / "fleet", hosts=HOSTS, speed=60, network=loopback_network()) as running:
+    with simulated_fleet(tmp_path / "fleet", hosts=HOSTS, speed=150, network=loopback_network()) as running:
         yield running
 
 

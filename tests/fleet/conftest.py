@@ -29,7 +29,7 @@ def _tasks():
 @pytest.fixture
 def fleet(tmp_path):
     """Four simulated hosts: two with GPUs, one without, one without Python. Fast: a start takes under a second."""
-    with simulated_fleet(tmp_path / "fleet", hosts=PRESETS["demo"], speed=60, network=loopback_network()) as running:
+    with simulated_fleet(tmp_path / "fleet", hosts=PRESETS["demo"], speed=150, network=loopback_network()) as running:
         yield running
 
 
