@@ -337,9 +337,9 @@ def restart(trial: Trial, entry: dict[str, Any]) -> None:
     trial.stop(plan)
 
 
-def start_three(trial: Trial, entry: dict[str, Any], *, label: str) -> None:
+def start_planned(trial: Trial, entry: dict[str, Any], *, label: str, count: int) -> None:
+    """As many as `count` by one plan, which pins their caches; stopped when their figures are in `entry`."""
     wishes = {} if trial.gpu else {"kv_cache_memory_bytes": "64MiB"}
-    count = 3 if trial.gpu else 2
     plan = trial.plan(name="trial", model=trial.model, instances=count, **wishes)
     notes = trial.carry_out(plan)
     entry.update(trial.keep(plan, notes, label=label))
@@ -454,16 +454,16 @@ def main() -> int:
         subprocess.run(setting.write_model, check=True, timeout=120)
     version = "0.32.0" if options.cpu else options.version
     trial = Trial(out=options.out, work=work, report=report, setting=setting, version=version, gpu=not options.cpu)
-    parts = options.parts.split(",")
+    parts, count = options.parts.split(","), 3 if trial.gpu else 2
     if "cold" in parts:
         with report.step("three, never compiled here") as entry:
-            start_three(trial, entry, label="cold")
+            start_planned(trial, entry, label="cold", count=count)
     if "pinned" in parts:
         if "cold" not in parts:
             trial.compiled = _Everything()
         for number in range(3):
             with report.step(f"three pinned, run {number + 1}") as entry:
-                start_three(trial, entry, label=f"pinned{number + 1}")
+                start_planned(trial, entry, label=f"pinned{number + 1}", count=count)
         seconds = [step["all_ready_s"] for step in report.steps if "pinned" in step["name"] and step.get("all_ready_s")]
         report.figures["pinned_median_s"] = statistics.median(seconds) if seconds else None
     if "script" in parts:

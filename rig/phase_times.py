@@ -6,7 +6,9 @@ Three machines with one H200 and 16 cores each were recorded. The values are tho
 (tests/planning/samples/h200), because only there the same start was seen alone and beside two others; what
 its three starts at once took, divided by what one took alone, is the growth of a phase. The second machine's
 logs (perf/results/starts_h200_logs.tar.gz) stand in the file to be compared with: it imports faster, and no
-warm start was recorded alone on it, so it gives no growth.
+warm start was recorded alone on it, so it gives no growth. Single runs: six more warm starts alone on the first
+machine compiled in 3.4 to 4.2 s (moments.json), so a growth is known to about a quarter. The logs named shape-*
+are no starts alone, but four different models at one moment; script-* began five seconds apart.
 
 Warmth of a start, as the logs tell them apart:
     cold     nothing was ever started on the host

@@ -2,8 +2,9 @@
 
 usage: python -m rig.simulated_starts --out DIR [--speed 2]
 
-Three ways side by side: planned and pinned (cold, then warm), the script with five seconds between, all at one moment.
-Times are divided by the speed; `overhead_s` is the time to all ready less the slowest single start, at speed 1.
+Three ways on one card: planned and pinned (cold, then warm), the script with five seconds between, all at one moment.
+Then 24 instances on eight cards, planned and pinned (eight_cold, eight_pinned). Times are divided by the speed;
+`overhead_s` is the time to all ready less the slowest single start, at speed 1.
 """
 
 from __future__ import annotations
@@ -23,11 +24,14 @@ from hosts.ssh.endpoint import Endpoint, HostKey, KeyAuth, Limits
 from hosts.ssh.paramiko_runner import connect
 from rig.accelerator_report import Report, write_json
 from rig.accelerator_setting import Setting
-from rig.accelerator_starts import CONTROLLER, Trial, script, start_three
-from simulator.fleet import SimulatedHost, simulated_fleet
+from rig.accelerator_starts import CONTROLLER, Trial, script, start_planned
+from simulator.fleet import Fleet, SimulatedHost, simulated_fleet
 from simulator.spec import QWEN3, HostSpec
 
 HOST = HostSpec(name="h200", gpus=("H200",), models=(QWEN3,), memory=512 << 30, cpus=16)
+# Sixteen cores for each card, as the recorded machine has, and three instances on each, as were recorded.
+EIGHT = HostSpec(name="h200-x8", gpus=("H200",) * 8, models=(QWEN3,), memory=2 << 40, cpus=8 * 16)
+ON_EIGHT = 24
 
 
 class SimulatedTrial(Trial):
@@ -91,22 +95,37 @@ def main() -> int:
 def compare(*, out: Path, speed: float, network: int = 99) -> dict[str, Any]:
     """Carry out the ways one after another; figures by way, and the names of those that broke off."""
     out.mkdir(parents=True, exist_ok=True)
-    report = Report(out / "starts.json", limit_s=900.0)
+    report = Report(out / "starts.json", limit_s=1500.0)
     found: dict[str, Any] = {"speed": speed}
-    with simulated_fleet(out / "fleet", hosts=(HOST,), speed=speed, network=network) as fleet:
-        trial = SimulatedTrial(fleet["h200"], key=fleet.private_key_path, out=out, work=out, report=report, speed=speed)
+    with simulated_fleet(out / "fleet", hosts=(HOST, EIGHT), speed=speed, network=network) as fleet:
+        trial = open_trial(fleet, HOST, out=out, report=report)
         for label in ("cold", "pinned"):
-            with report.step(label) as entry:
-                start_three(trial, entry, label=label)
-            found[label] = sum_up(entry, speed=speed)
+            found[label] = plan_and_start(trial, label=label, count=3)
         for label, gap in (("script", trial.gap_s), ("together", 0.0)):
             with report.step(label) as entry:
                 script(trial, entry, gap_s=gap, label=label)
             found[label] = sum_up(entry, speed=speed)
         trial.session.close()
+        trial = open_trial(fleet, EIGHT, out=out, report=report)
+        for label in ("eight_cold", "eight_pinned"):
+            found[label] = plan_and_start(trial, label=label, count=ON_EIGHT)
+        trial.session.close()
     found["failed"] = report.failed
     write_json(out / "summary.json", found)
     return found
+
+
+def plan_and_start(trial: SimulatedTrial, *, label: str, count: int) -> dict[str, Any]:
+    with trial.report.step(label) as entry:
+        start_planned(trial, entry, label=label, count=count)
+    side_by_side = entry["order"]["side_by_side"] if "order" in entry else None
+    return {"side_by_side": side_by_side, **sum_up(entry, speed=trial.speed)}
+
+
+def open_trial(fleet: Fleet, spec: HostSpec, *, out: Path, report: Report) -> SimulatedTrial:
+    return SimulatedTrial(
+        fleet[spec.name], key=fleet.private_key_path, out=out, work=out, report=report, speed=fleet.speed
+    )
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""Three instances on one simulated H200, started in three ways: only the planned one has three full caches."""
+"""Instances on simulated H200s, started in three ways: only the planned one has every cache as planned."""
 
 import pytest
 
-from rig.simulated_starts import compare
+from rig.simulated_starts import ON_EIGHT, compare
 from tests.addresses import loopback_network
 
 
 @pytest.fixture(scope="module")
 def ways(tmp_path_factory) -> dict:
-    found = compare(out=tmp_path_factory.mktemp("ways"), speed=10.0, network=loopback_network())
+    found = compare(out=tmp_path_factory.mktemp("ways"), speed=20.0, network=loopback_network())
     assert found["failed"] == []
     return found
 
@@ -27,3 +27,11 @@ class TestWaysOfStarting:
         caches = sorted(cache or 0 for cache in ways["together"]["caches"])
         assert caches[0] < caches[-1] / 10
         assert ways["together"]["full_caches"] == 0
+
+    @pytest.mark.parametrize("way", ["eight_cold", "eight_pinned"])
+    def test_planned_on_eight_cards_all_come_up_with_every_cache_as_planned(self, ways, way):
+        assert (ways[way]["ready"], ways[way]["full_caches"]) == (ON_EIGHT, ON_EIGHT)
+
+    @pytest.mark.parametrize(("way", "side_by_side"), [("pinned", 3), ("eight_pinned", ON_EIGHT)])
+    def test_planned_once_compiled_all_start_at_one_moment(self, ways, way, side_by_side):
+        assert ways[way]["side_by_side"] == side_by_side
