@@ -46,7 +46,7 @@ class TestProcessTree:
         assert sum(process.marker == started.launch_id for process in started.processes) == marked
 
     def test_binds_the_port_before_it_listens(self, launcher):
-        started = launcher.start("gpu-a", speed=30).wait_line("non-default args")
+        started = launcher.start("gpu-a", speed=30).wait_line("Resolved architecture")  # said once it is bound
         reason = started.host.system.bind_error(started.host.address, started.port)
         assert reason is not None
         with pytest.raises(ConnectionRefusedError):
