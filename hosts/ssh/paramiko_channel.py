@@ -7,6 +7,7 @@ library they come from.
 
 from __future__ import annotations
 
+import contextlib
 import select
 import threading
 import time
@@ -122,6 +123,13 @@ def _is_over(raw: RawChannel) -> bool:
     return bool(ended) and not raw.recv_ready() and not raw.recv_stderr_ready()
 
 
+def give_up(raw: RawChannel) -> None:
+    """Close the channel; where the connection broke a moment before, it is closed already."""
+    # The library tells that by OSError or EOFError, as the moment wants it.
+    with contextlib.suppress(OSError, EOFError):
+        raw.close()
+
+
 class ParamikoChannel:
     """A Channel (hosts/ssh/runner.py) over a paramiko channel."""
 
@@ -177,7 +185,7 @@ class ParamikoChannel:
                 return
             self._closed = True
         try:
-            self._raw.close()
+            give_up(self._raw)
         finally:
             self._on_close()
 

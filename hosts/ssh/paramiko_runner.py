@@ -25,7 +25,7 @@ from hosts.ssh.errors import (
     Unreachable,
 )
 from hosts.ssh.files import put_file
-from hosts.ssh.paramiko_channel import ParamikoChannel, run_on_channel
+from hosts.ssh.paramiko_channel import ParamikoChannel, give_up, run_on_channel
 from hosts.ssh.wire import await_ssh, open_socket
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ class ParamikoRunner:
             try:
                 outcome = run_on_channel(raw, stdin=command.stdin, until=until, max_output=self._limits.max_output)
             finally:
-                raw.close()
+                give_up(raw)
             self._refuse_broken_end(outcome.exit_status)
         return Result(
             exit_status=outcome.exit_status,
@@ -264,7 +264,7 @@ class ParamikoRunner:
         try:
             raw.exec_command(command.render())
         except paramiko.SSHException as error:
-            raw.close()
+            give_up(raw)
             if self._transport.is_active():
                 raise ChannelRefused("EXEC_REFUSED", address=self._address) from error
             raise
