@@ -17,6 +17,7 @@ from hosts.agent.call import Options
 from hosts.agent.server import serve
 
 if TYPE_CHECKING:
+    from simulator.faults import Link
     from simulator.layout import Layout
     from simulator.system import SimulatedSystem
 
@@ -68,7 +69,9 @@ def _read_options(words: list[str], digest: str, layout: Layout) -> Options | No
     return Options(**({"temp_root": str(layout.tmp)} | values), agent_hash=digest)
 
 
-async def serve_agent(process: asyncssh.SSHServerProcess[bytes], *, system: SimulatedSystem, options: Options) -> int:
+async def serve_agent(
+    process: asyncssh.SSHServerProcess[bytes], *, system: SimulatedSystem, options: Options, link: Link
+) -> int:
     """Run the server until its input ends; the exit status of the agent."""
     ours, theirs = socket.socketpair()
     result = {"code": 1}
@@ -80,9 +83,10 @@ async def serve_agent(process: asyncssh.SSHServerProcess[bytes], *, system: Simu
     )
     thread.start()
     reader, writer = await asyncio.open_connection(sock=ours, limit=1 << 20)
-    feeding = asyncio.ensure_future(_feed(process.stdin, writer))
+    feeding = asyncio.ensure_future(_feed(process.stdin, writer, link))
     try:
         while data := await reader.read(65536):
+            await link.wait_while_silent()
             process.stdout.write(data)
             await process.stdout.drain()
     finally:
@@ -106,9 +110,10 @@ def _serve_in_thread(sock: socket.socket, system: SimulatedSystem, options: Opti
             sock.shutdown(socket.SHUT_RDWR)
 
 
-async def _feed(source: asyncssh.SSHReader[bytes], writer: asyncio.StreamWriter) -> None:
+async def _feed(source: asyncssh.SSHReader[bytes], writer: asyncio.StreamWriter, link: Link) -> None:
     with contextlib.suppress(BrokenPipeError, ConnectionError, asyncssh.Error):
         while data := await source.read(65536):
+            await link.wait_while_silent()
             writer.write(data)
             await writer.drain()
     with contextlib.suppress(OSError, RuntimeError):

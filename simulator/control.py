@@ -5,6 +5,9 @@
     POST /hosts/NAME/fail-next  {"fault": "slow_load"}          -> {}
     POST /hosts/NAME/occupy     {"gpu": 0, "bytes": 1000000000} -> {"pid": n}
     POST /hosts/NAME/disconnect {}                              -> {}
+    POST /hosts/NAME/reset      {"count": 3}                    -> {}
+    POST /hosts/NAME/silent     {"seconds": 30}                 -> {}
+    POST /hosts/NAME/fill-disk  {}                              -> {}
     GET  /hosts                                                 -> enrolment facts, as at the start
     GET  /hosts/NAME                                            -> processes and devices
 Every request carries `Authorization: Bearer TOKEN`. The address and the token are in DIR/control.json (0600).
@@ -22,6 +25,8 @@ from typing import TYPE_CHECKING, Any
 from simulator.vllm.http_server import Answer, HttpServer, Request, answer_json
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from simulator.fleet import Fleet, SimulatedHost
 
 
@@ -70,6 +75,13 @@ class ControlServer:
             return answer_json({"code": "BAD_REQUEST", "message": str(error)}, 400)
 
 
+PLAIN: dict[str, Callable[[SimulatedHost], None]] = {
+    "reboot": lambda host: host.reboot(),
+    "disconnect": lambda host: host.disconnect(),
+    "fill-disk": lambda host: host.fill_disk(),
+}
+
+
 def _act(host: SimulatedHost, action: str, body: dict[str, Any]) -> dict[str, Any]:
     if action == "kill":
         return {"pids": host.kill(str(body["title"]), int(body.get("signal", signal.SIGKILL)))}
@@ -77,10 +89,12 @@ def _act(host: SimulatedHost, action: str, body: dict[str, Any]) -> dict[str, An
         return {"pid": host.occupy(int(body["gpu"]), int(body["bytes"]))}
     if action == "fail-next":
         host.fail_next(str(body["fault"]))
-    elif action == "reboot":
-        host.reboot()
-    elif action == "disconnect":
-        host.disconnect()
+    elif action == "reset":
+        host.reset(int(body["count"]))
+    elif action == "silent":
+        host.go_silent(float(body["seconds"]))
+    elif action in PLAIN:
+        PLAIN[action](host)
     else:
         raise ValueError(f"Unknown action {action!r}")
     return {}

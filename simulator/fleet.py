@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from simulator.devices import GPU_MODELS, Gpu
+from simulator.faults import FAULTS, Link
 from simulator.keys import load_or_make_key
 from simulator.layout import Layout, lay_out
 from simulator.machine import Machine
@@ -32,14 +33,6 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 2222
 USER = "fleet"
-# Faults that fail_next() accepts; each is spent on the next start of a vLLM.
-FAULTS = {
-    "slow_load": "weights take ten times as long",
-    "silent": "EngineCore takes its title and is never heard of again",
-    "out_of_memory": "torch.OutOfMemoryError while the weights are loaded",
-    "crash": "the process that holds the device dies of SIGSEGV after the weights",
-    "hang": "comes up, /health answers 200, no request is ever answered",
-}
 
 
 @dataclass
@@ -55,6 +48,7 @@ class SimulatedHost:
     system: SimulatedSystem
     server: HostServer
     host_key_line: str
+    link: Link
     instances: list[Instance] = field(default_factory=list)
 
     @property
@@ -86,6 +80,24 @@ class SimulatedHost:
     def disconnect(self) -> None:
         """Cut every SSH connection without a word."""
         self.around.loop.call_soon_threadsafe(self.server.disconnect_all)
+
+    def reset(self, count: int) -> None:
+        """Reset every connection that is open, and the next `count` ones before a word."""
+
+        def cut() -> None:
+            self.link.resets = count
+            self.server.disconnect_all()
+
+        self.around.loop.call_soon_threadsafe(cut)
+
+    def go_silent(self, seconds: float) -> None:
+        """Stop answering, on open connections and new ones, without closing any."""
+        loop = self.around.loop
+        loop.call_soon_threadsafe(lambda: setattr(self.link, "silent_until", loop.time() + seconds))
+
+    def fill_disk(self) -> None:
+        """Leave no byte free on the host's disk."""
+        self.system.disk_free = 0
 
     def occupy(self, gpu: int, size: int, *, title: str = "python train.py") -> int:
         """Let somebody else's process (another user) hold `size` bytes of a card. Its pid."""
@@ -169,7 +181,10 @@ class Fleet:
         instances: list[Instance] = []
         system = SimulatedSystem(spec=spec, machine=machine, layout=layout, around=around, instances=instances)
         key = load_or_make_key(layout.host_key)
-        server = HostServer(spec=spec, layout=layout, system=system, host_key=key, client_key=self.client_key)
+        link = Link()
+        server = HostServer(
+            spec=spec, layout=layout, system=system, host_key=key, client_key=self.client_key, link=link
+        )
         port = await server.listen(address, self._port)
         return SimulatedHost(
             spec=spec,
@@ -181,6 +196,7 @@ class Fleet:
             system=system,
             server=server,
             host_key_line=key.export_public_key().decode().strip(),
+            link=link,
             instances=instances,
         )
 

@@ -12,6 +12,7 @@ import asyncssh
 from simulator.agent_channel import read_serve_command, serve_agent
 
 if TYPE_CHECKING:
+    from simulator.faults import Link
     from simulator.layout import Layout
     from simulator.spec import HostSpec
     from simulator.system import SimulatedSystem
@@ -31,10 +32,12 @@ class HostServer:
         system: SimulatedSystem,
         host_key: asyncssh.SSHKey,
         client_key: asyncssh.SSHKey,
+        link: Link,
     ) -> None:
         self.spec = spec
         self.layout = layout
         self.system = system
+        self.link = link
         self._host_key = host_key
         self._client_key = client_key
         self._acceptor: asyncssh.SSHAcceptor | None = None
@@ -86,7 +89,7 @@ class HostServer:
         options = read_serve_command(command, self.layout)
         try:
             if options is not None:
-                process.exit(await serve_agent(process, system=self.system, options=options))
+                process.exit(await serve_agent(process, system=self.system, options=options, link=self.link))
             else:
                 process.exit(await self._run_shell(process, command))
         except (BrokenPipeError, ConnectionError, asyncssh.Error):
@@ -138,13 +141,17 @@ class _Login(asyncssh.SSHServer):
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
         self._connection = conn
-        self._server.add(conn)
+        if self._server.link.take_connection():
+            self._server.add(conn)
+        else:
+            conn.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncssh's signature
         if self._connection is not None:
             self._server.remove(self._connection)
 
-    def begin_auth(self, username: str) -> bool:  # noqa: ARG002 - asyncssh's signature
+    async def begin_auth(self, username: str) -> bool:  # noqa: ARG002 - asyncssh's signature
+        await self._server.link.wait_while_silent()
         return True
 
     def public_key_auth_supported(self) -> bool:

@@ -43,6 +43,7 @@ class SimulatedSystem:
         self.user = "fleet"
         self.home = str(layout.home)
         self._spec = spec
+        self.disk_free = spec.disk_free
         self._machine = machine
         self._layout = layout
         self._around = around
@@ -222,7 +223,7 @@ class SimulatedSystem:
         Path(path).stat()  # OSError where it is missing, as statvfs says it
         if path.startswith("/dev/shm"):  # noqa: S108 - the question is about the kernel's directory
             return "tmpfs", self._spec.memory // 2, self._spec.memory // 2
-        return self._spec.filesystem, self._spec.disk, self._spec.disk_free
+        return self._spec.filesystem, self._spec.disk, self.disk_free
 
     def memory(self) -> tuple[int, int]:
         return self._machine.memory()

@@ -12,7 +12,7 @@ from deployments.execution.session import Session
 from deployments.planning.failure import Cause, explain_failure
 from deployments.planning.phases import Progress, advance
 from deployments.planning.preconditions import Broken
-from deployments.planning.readiness import NotReady, Verdict, expectation_of, judge_readiness
+from deployments.planning.readiness import Degraded, NotReady, Verdict, expectation_of, judge_readiness
 from hosts.agent_session import AgentRefused
 
 # Refusals of the agent that mean: what the plan presupposes does not hold any more.
@@ -229,8 +229,11 @@ class StartOne:
         if status["state"] != "running":
             return self.fail_from_log()
         self.listener.verified(self.id, verdict, probe, status)
+        # One that lives and does not serve as planned is no success, and nothing for a restart to go on from.
+        if isinstance(verdict, Degraded):
+            return Failed(verdict.code, verdict.sentence, verdict.next_step, verdict.numbers)
         if isinstance(verdict, NotReady):
-            return Failed(verdict.code, verdict.sentence, "Read its log, then stop it or verify it again.")
+            return Failed(verdict.code, verdict.sentence, "Read its log; stop it if it does not come to itself.")
         return Done({"verdict": verdict.code})
 
     def probe_once(self) -> tuple[Mapping[str, Any], Verdict]:

@@ -19,7 +19,7 @@ from deployments.log_store import Misfit, append_log
 from deployments.models import Launch, Run, RunStep
 from deployments.planning.failure import Cause
 from deployments.planning.phases import Phase, Progress
-from deployments.planning.readiness import NotReady, Ready, Unverified, Verdict
+from deployments.planning.readiness import Degraded, NotReady, Ready, Unverified, Verdict
 from deployments.planning.retries import planned_launch, second_try
 from deployments.planning.states import LAUNCH_TERMINAL, LaunchState
 from deployments.services.plans import reserve
@@ -106,7 +106,7 @@ class WorkerListener:
         self.end_step(
             "verify",
             launch_id,
-            state="failed" if isinstance(verdict, NotReady) else "done",
+            state="failed" if isinstance(verdict, NotReady | Degraded) else "done",
             detail={"code": verdict.code},
         )
 

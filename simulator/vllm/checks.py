@@ -37,6 +37,21 @@ def refuse_missing_model(path: str) -> StartError:
     )
 
 
+def refuse_rendezvous(*, port: int) -> StartError:
+    """As torch 2.9 says it below vLLM 0.28 (vLLM issue 39015)."""
+    return StartError(
+        "The server socket has failed to listen on any local network address. "
+        f"port: {port}, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
+        where="engine",
+        kind="torch.distributed.DistNetworkError",
+        function="init_process_group",
+    )
+
+
+def refuse_full_disk() -> StartError:
+    return StartError("[Errno 28] No space left on device", where="engine", kind="OSError", function="save_to_file")
+
+
 def refuse_offline_hub() -> StartError:
     return StartError(
         "huggingface_hub.errors.LocalEntryNotFoundError: Cannot find an appropriate cached snapshot "

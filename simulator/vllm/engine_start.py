@@ -19,6 +19,7 @@ from simulator.vllm.model import (
     format_gib,
 )
 from simulator.vllm.tree import worker_name
+from simulator.vllm.versions import is_at_least
 from simulator.vllm.warmth import Warmth
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ class EngineStart:
             pieces += self._rank_pieces("nccl")
         pieces += self._rank_pieces("assigned")
         await self.instance.write_over(pieces, "distributed")
+        if instance.fault == "rendezvous_taken" and not is_at_least(instance.version, "0.28"):
+            raise checks.refuse_rendezvous(port=int(instance.log.values["rendezvous"]))
         utilization = instance.arguments.utilization
         self._allocate("context")
         if not instance.gpus:
@@ -205,6 +208,8 @@ class EngineStart:
         await instance.live("graph")
         self._write(self._rank_pieces(f"graph_{kept}", graph_s=f"{instance.lived['graph']:.2f}"))
         await instance.live("compile")
+        if instance.fault == "disk_full":
+            raise checks.refuse_full_disk()
         self._write(self._rank_pieces(f"compiled_{kept}", compile_s=f"{self.compiled_s:.2f}"))
         instance.around.caches.compiled.add(instance.arguments.compiled_for)
 

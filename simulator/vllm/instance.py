@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Surroundings:
-    """What the host gives an instance. `faults` are consumed, one per start: see simulator.fleet.FAULTS."""
+    """What the host gives an instance. `faults` are consumed, one per start: see simulator.faults."""
 
     machine: Machine
     address: str

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import secrets
+import signal
 import socket
 import traceback
 from pathlib import Path
@@ -56,6 +57,8 @@ class Startup:
         if "VLLM_API_KEY" in instance.env and not instance.arguments.api_keys:
             instance.arguments.api_keys = [instance.env["VLLM_API_KEY"]]
         instance.warmth = instance.around.caches.find_warmth(instance.arguments.compiled_for)
+        if instance.fault == "wrong_name":
+            instance.arguments.served = ["another-model"]
         self._set_values()
         self.log.write_section("arguments")
         instance.socket = self._bind()
@@ -99,6 +102,8 @@ class Startup:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.setblocking(False)
         try:
+            if instance.fault == "port_taken":
+                raise OSError(errno.EADDRINUSE, "Address already in use")  # noqa: TRY301 - as bind()
             if address != instance.around.address:
                 raise OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")  # noqa: TRY301 - as bind()
             sock.bind((address, arguments.port))
@@ -149,6 +154,8 @@ class Startup:
         self.log.write_section("ready")
         instance.stage = Stage.SERVING
         instance.started = True
+        if instance.fault == "killed_parent":
+            instance.machine.signal(instance.tree.api.pid, instance.tree.api.start_time, signal.SIGKILL)
 
     def _access(self, client: str, line: str, status: str) -> None:
         text = f'INFO:     {client} - "{line}" {status}\n'

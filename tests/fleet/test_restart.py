@@ -120,6 +120,13 @@ class TestARestart:
         assert set(Launch.objects.filter(plan=run.plan).values_list("state", flat=True)) == {"failed", "stopped"}
         assert held(started) == {"ports": 2, "bytes": 2}
 
+    def test_ends_where_one_comes_up_and_does_not_serve_as_planned(self, started, fleet):
+        fleet["gpu-a"].fail_next("wrong_name")
+        run = execute(plan_restart(started))
+        assert (run.state, run.problem["code"]) == ("failed", "SERVED_NAME_MISMATCH")
+        assert serving(started) == [1, 2]
+        assert Launch.objects.get(plan=run.plan, instance__slot=0).state == "degraded"
+
     def test_can_be_tried_again_after_that_and_takes_the_failed_slot_along_by_a_start(self, started, fleet):
         fleet["gpu-a"].fail_next("out_of_memory")
         execute(plan_restart(started))

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from simulator.faults import FAULTS
 from simulator.spec import PRESETS, parse_host
 
 ROOT = Path(__file__).parents[2]
@@ -74,6 +75,17 @@ class TestCommand:
         assert ask(directory, "POST", "/hosts/one/fail-next", {"fault": "hang"}) == (200, {})
         assert ask(directory, "POST", "/hosts/one/fail-next", {"fault": "nonsense"})[0] == 400
         assert ask(directory, "POST", "/hosts/none/reboot", {})[0] == 404
+        for fault in FAULTS:
+            assert ask(directory, "POST", "/hosts/two/fail-next", {"fault": fault}) == (200, {})
+        for action, body in (
+            ("reset", {"count": 2}),
+            ("silent", {"seconds": 1}),
+            ("fill-disk", {}),
+            ("disconnect", {}),
+        ):
+            assert ask(directory, "POST", f"/hosts/two/{action}", body) == (200, {})
+        assert ask(directory, "POST", "/hosts/two/reset", {})[0] == 400
+        assert ask(directory, "POST", "/hosts/two/explode", {})[0] == 400
 
     def test_dies_with_its_parent(self, tmp_path):
         network = str(100 + (os.getpid() + 51) % 100)

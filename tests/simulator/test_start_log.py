@@ -180,6 +180,9 @@ class TestFailedStart:
         [
             ("out_of_memory", 1, "torch.OutOfMemoryError: CUDA out of memory."),
             ("crash", 1, "Engine core initialization failed. See root cause above."),
+            ("port_taken", 1, "OSError: [Errno 98] Address already in use"),
+            ("rendezvous_taken", 1, "torch.distributed.DistNetworkError: The server socket has failed to listen"),
+            ("disk_full", 1, "OSError: [Errno 28] No space left on device"),
         ],
     )
     def test_fails_as_it_was_told_to(self, launcher, fault, code, text):
@@ -194,6 +197,18 @@ class TestFailedStart:
         size = len(started.log)
         assert not wait_for(lambda: len(started.log) != size, seconds=1.0)
         assert started.status.state == "running"
+
+    def test_leaves_an_orphan_that_keeps_its_memory_when_told_to(self, launcher):
+        host = launcher.fleet["gpu-a"]
+        host.fail_next("killed_parent")
+        assert launcher.start("gpu-a").wait_exit().exit_signal == 9
+        assert host.machine.find_by_title("EngineCore")
+        assert host.machine.gpus[0].used > 2**30
+
+    def test_serves_another_name_when_told_to(self, launcher):
+        launcher.fleet["gpu-a"].fail_next("wrong_name")
+        started = launcher.start("gpu-a").wait_line("Application startup complete.")
+        assert "another-model" in started.log
 
     def test_knows_its_faults(self, launcher):
         with pytest.raises(ValueError, match="Unknown fault"):
