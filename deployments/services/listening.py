@@ -72,16 +72,20 @@ class WorkerListener:
             # The watcher is ahead or will read the gap; what the engine makes of the lines does not depend on it.
             append_log(launch_id=launch_id, offset=offset, next_offset=next_offset, text=text, now=timezone.now())
 
+    def phase_seen(self, launch_id: str, progress: Progress) -> None:
+        with transaction.atomic():
+            row = Launch.objects.values_list("progress", flat=True).get(pk=launch_id)
+            self.keep_progress(launch_id, progress, {**row, "seen": with_phase(row.get("seen", []), progress)})
+
     def progress(self, launch_id: str, progress: Progress, *, offset: int) -> None:
         with transaction.atomic():
-            seen = Launch.objects.values_list("progress", flat=True).get(pk=launch_id).get("seen", [])
-            if not any(item["phase"] == progress.phase.value for item in seen):
-                moment = timezone.now().isoformat()
-                seen = [*seen, {"phase": progress.phase.value, "label": progress.label, "at": moment}]
-            Launch.objects.filter(pk=launch_id).update(
-                phase=progress.phase.value, progress={**progress_row(progress, offset=offset), "seen": seen}
-            )
-            announce(f"launch.{launch_id}", f"run.{self.run.pk}", f"deployment.{self.run.deployment_id}")
+            row = Launch.objects.values_list("progress", flat=True).get(pk=launch_id)
+            seen = with_phase(row.get("seen", []), progress)
+            self.keep_progress(launch_id, progress, {**progress_row(progress, offset=offset), "seen": seen})
+
+    def keep_progress(self, launch_id: str, progress: Progress, row: Mapping[str, Any]) -> None:
+        Launch.objects.filter(pk=launch_id).update(phase=progress.phase.value, progress=dict(row))
+        announce(f"launch.{launch_id}", f"run.{self.run.pk}", f"deployment.{self.run.deployment_id}")
 
     def verifying(self, launch_id: str) -> None:
         self.end_step("follow_start", launch_id)
@@ -269,6 +273,13 @@ def verdict_row(verdict: Verdict, probe: Mapping[str, Any], *, at: str) -> dict[
     }
 
 
+def with_phase(seen: list[dict[str, str]], progress: Progress) -> list[dict[str, str]]:
+    """The phases that were seen, each with the moment when it was seen first."""
+    if any(item["phase"] == progress.phase.value for item in seen):
+        return seen
+    return [*seen, {"phase": progress.phase.value, "label": progress.label, "at": timezone.now().isoformat()}]
+
+
 def progress_row(progress: Progress, *, offset: int) -> dict[str, Any]:
     return {
         **asdict(progress),
@@ -285,7 +296,7 @@ def resume_point(launch_id: str) -> Resume:
     if launch.state in LAUNCH_TERMINAL:
         return Resume(ended=ending_of(launch))
     row = launch.progress
-    if not row:
+    if "offset" not in row:
         return Resume()
     known = {field.name for field in fields(Progress)}
     values = {key: value for key, value in row.items() if key in known}

@@ -1,0 +1,61 @@
+"""Runs whose workers are killed with SIGKILL at every step boundary, one round after another, against a simulated host.
+
+usage: python -m tests.soak [--rounds 50] [--out FILE]
+
+Each round is a start, a restart or a stop of two instances. A worker is a process of its own; it kills itself where the
+round says, its lease (two seconds) runs out, and the next one goes on. After each round: the run succeeded, every launch
+was started once and moved through each state once, what should live lives, and nothing else does, on the host and in
+the ledgers. One JSON object a round to --out; exit code 1 where a round went wrong.
+"""
+
+import argparse
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+LEASE_SECONDS = 2
+MOST_WORKERS = 6
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    directory = Path(tempfile.mkdtemp(prefix="soak-"))
+    os.environ |= {
+        "DJANGO_SETTINGS_MODULE": "fleetadmin.settings.test",
+        "TEST_DATABASE_URL": f"sqlite:///{directory}/soak.sqlite3",
+        "FLEETADMIN_VAR": str(directory / "var"),
+        "FLEETADMIN_RUN_LEASE_SECONDS": str(LEASE_SECONDS),
+    }
+    import django
+
+    django.setup()
+    from tests.soak.rounds import Soak
+    from tests.soak.simulated import simulated_host
+
+    began = time.monotonic()
+    out = options.out.open("w", encoding="utf-8") if options.out else None
+    with simulated_host(directory) as host:
+        soak = Soak(host, most_workers=MOST_WORKERS, lease_s=LEASE_SECONDS, chance=random.Random(1))
+        bad = 0
+        for number in range(1, options.rounds + 1):
+            row = soak.play(number)
+            bad += bool(row["wrong"])
+            if out:
+                out.write(json.dumps(row) + "\n")
+                out.flush()
+            if row["wrong"]:
+                sys.stdout.write(json.dumps(row) + "\n")
+        summary = {"rounds": options.rounds, "killed": soak.killed, "wrong": bad, "starts": host.starts()}
+    sys.stdout.write(json.dumps({**summary, "seconds": round(time.monotonic() - began, 1)}) + "\n")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
