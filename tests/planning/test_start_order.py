@@ -23,8 +23,12 @@ class TestPinned:
         found = order(*(starting(number) for number in range(3)))
         assert (found.mode, found.leader, found.after) == ("pinned", None, {})
 
-    def test_follow_a_leader_where_nothing_like_them_was_compiled(self):
-        found = order(*(starting(number) for number in range(3)), warm=False)
+    def test_start_all_at_once_where_the_host_carries_them_all(self):
+        found = order(*(starting(number) for number in range(3)), warm=False, cores=16)
+        assert (found.side_by_side, found.leader, found.after) == (3, None, {})
+
+    def test_follow_a_leader_where_it_carries_fewer_and_nothing_like_them_was_compiled(self):
+        found = order(*(starting(number) for number in range(3)), warm=False, cores=10)
         assert found.leader == "launch-0"
         assert found.after == {"launch-1": ("launch-0",), "launch-2": ("launch-0",)}
 
@@ -110,17 +114,23 @@ class TestInThePlan:
         spec = make_spec(instances=4, max_model_len=2048, max_num_seqs=32)
         return plan_start(spec=spec, facts=facts, taken=taken or Taken())
 
-    def test_of_a_first_start_one_leads_and_the_plan_says_so(self):
-        plan = self.plan()
+    def test_of_a_first_start_one_leads_where_not_all_are_carried_and_the_plan_says_so(self):
+        plan = self.plan(cores=15)
         assert plan.order == (("launch-1",), ("launch-2", "launch-3", "launch-4"))
         (note,) = [note for note in plan.notes if note.code == "START_ORDER"]
         assert "One goes first" in note.message
 
     def test_of_a_later_start_all_go_at_once(self):
         key = self.plan().launches[0]["compile_key"]
-        plan = self.plan(taken=Taken(compiled=frozenset({key})))
+        plan = self.plan(cores=15, taken=Taken(compiled=frozenset({key})))
         assert plan.order == (("launch-1", "launch-2", "launch-3", "launch-4"),)
-        assert plan.intent["order"]["side_by_side"] == 4
+        assert plan.intent["order"]["side_by_side"] == 3
+
+    def test_of_a_first_start_all_go_at_once_where_all_are_carried(self):
+        plan = self.plan(cores=20)
+        assert plan.order == (("launch-1", "launch-2", "launch-3", "launch-4"),)
+        (note,) = [note for note in plan.notes if note.code == "START_ORDER"]
+        assert "side by side, 4 at a time" in note.message
 
     def test_of_a_version_that_cannot_pin_each_gpu_has_one_start_at_a_time(self):
         plan = self.plan(vllm=OLD)
