@@ -161,7 +161,10 @@ def found_empty(launch: Launch, view: View, *, now: datetime) -> None:
     """Nothing of it is left, and what it held is free. An orphan that ended unasked failed, as its log says:
     in a crash the leader is often seen to go a moment before the others.
     """
-    ledger.release(launch, now=now)
+    with transaction.atomic():
+        ledger.release(launch, now=now)
+        # What is gone holds nothing any more: its host's bars count these as ours.
+        Launch.objects.filter(pk=launch.pk).update(processes=view["processes"], observed_at=now)
     if launch.state == LaunchState.ORPHANED:
         found_exited(launch, view, now=now)
 
@@ -172,6 +175,7 @@ def judge_missing(launch: Launch, *, boot_id: str, now: datetime) -> None:
     if (now - began).total_seconds() < YOUNG_SECONDS:
         return
     if launch.state == LaunchState.FAILED:
+        Launch.objects.filter(pk=launch.pk).update(processes=[], observed_at=now)
         ledger.release(launch, now=now)
         return
     if launch.state == LaunchState.STOPPING:

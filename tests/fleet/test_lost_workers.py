@@ -12,7 +12,7 @@ from deployments.models import Launch, PortReservation, Reservation, Run
 from deployments.planning.states import LaunchState
 from deployments.services import runs
 from deployments.services.listening import WorkerListener
-from deployments.services.observing import found_exited, unattended
+from deployments.services.observing import found_empty, found_exited, judge_missing, unattended
 from deployments.services.plans import make_stop_plan
 from deployments.services.runs import execute_run, request_cancel, request_run
 from deployments.watching import Watcher
@@ -254,6 +254,33 @@ class TestDuringARun:
         Launch.objects.filter(pk=busy.pk).update(state="stopping")
         found_exited(seen, {"exit_code": 0, "exit_signal": None, "processes": []}, now=timezone.now())
         assert Launch.objects.get(pk=busy.pk).state == "stopping"
+
+
+class TestLeftovers:
+    @pytest.fixture
+    def failed(self, host) -> Launch:
+        """It failed with a process left behind, which its host's page counts as ours."""
+        run = start(host)
+        left = [
+            {"pid": 4711, "role": "engine_core", "rss": 1, "title": "VLLM::EngineCore", "device_memory": {"x": 2**30}}
+        ]
+        long_ago = timezone.now() - timedelta(minutes=5)
+        Launch.objects.filter(plan=run.plan).update(
+            state="failed", processes=left, launched_at=long_ago, created_at=long_ago
+        )
+        return Launch.objects.select_related("instance", "environment", "host", "plan").get(plan=run.plan)
+
+    def test_that_end_are_counted_no_more(self, failed):
+        found_empty(failed, {"processes": []}, now=timezone.now())
+        failed.refresh_from_db()
+        assert (failed.processes, failed.state) == ([], "failed")
+        assert not PortReservation.objects.filter(until__isnull=True).exists()
+
+    def test_on_a_host_that_knows_nothing_of_it_are_counted_no_more(self, failed):
+        judge_missing(failed, boot_id="another", now=timezone.now())
+        failed.refresh_from_db()
+        assert failed.processes == []
+        assert not PortReservation.objects.filter(until__isnull=True).exists()
 
 
 def lose_connection(_run):
