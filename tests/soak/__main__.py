@@ -11,7 +11,6 @@ the ledgers. One JSON object a round to --out; exit code 1 where a round went wr
 import argparse
 import json
 import os
-import random
 import sys
 import tempfile
 import time
@@ -26,7 +25,11 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=50)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    directory = Path(tempfile.mkdtemp(prefix="soak-"))
+    with tempfile.TemporaryDirectory(prefix="soak-", ignore_cleanup_errors=True) as directory:
+        return soak(Path(directory), rounds=options.rounds, out=options.out)
+
+
+def soak(directory: Path, *, rounds: int, out: Path | None) -> int:
     os.environ |= {
         "DJANGO_SETTINGS_MODULE": "fleetadmin.settings.test",
         "TEST_DATABASE_URL": f"sqlite:///{directory}/soak.sqlite3",
@@ -40,19 +43,18 @@ def main() -> int:
     from tests.soak.simulated import simulated_host
 
     began = time.monotonic()
-    out = options.out.open("w", encoding="utf-8") if options.out else None
+    bad = 0
     with simulated_host(directory) as host:
-        soak = Soak(host, most_workers=MOST_WORKERS, lease_s=LEASE_SECONDS, chance=random.Random(1))
-        bad = 0
-        for number in range(1, options.rounds + 1):
-            row = soak.play(number)
+        played = Soak(host, most_workers=MOST_WORKERS, lease_s=LEASE_SECONDS)
+        for number in range(1, rounds + 1):
+            row = played.play(number)
             bad += bool(row["wrong"])
             if out:
-                out.write(json.dumps(row) + "\n")
-                out.flush()
+                with out.open("w" if number == 1 else "a", encoding="utf-8") as file:
+                    file.write(json.dumps(row) + "\n")
             if row["wrong"]:
                 sys.stdout.write(json.dumps(row) + "\n")
-        summary = {"rounds": options.rounds, "killed": soak.killed, "wrong": bad, "starts": host.starts()}
+        summary = {"rounds": rounds, "killed": played.killed, "wrong": bad, "starts": host.starts()}
     sys.stdout.write(json.dumps({**summary, "seconds": round(time.monotonic() - began, 1)}) + "\n")
     return 1 if bad else 0
 

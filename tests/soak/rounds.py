@@ -1,7 +1,6 @@
 """One round: a plan, a worker that is killed, the workers after it, and everything that must be true then."""
 
 import os
-import random
 import signal
 import time
 from pathlib import Path
@@ -35,11 +34,10 @@ LONGEST_WORK_S = 40.0
 class Soak:
     """A deployment of two instances that is started, restarted and stopped, round after round."""
 
-    def __init__(self, host: Simulated, *, most_workers: int, lease_s: float, chance: random.Random) -> None:
+    def __init__(self, host: Simulated, *, most_workers: int, lease_s: float) -> None:
         self.simulated = host
         self.most_workers = most_workers
         self.lease_s = lease_s
-        self.chance = chance
         self.boundaries = every_boundary()
         self.killed = 0
         prepare_database()
