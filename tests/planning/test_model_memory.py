@@ -29,12 +29,25 @@ class TestKvShape:
         assert kv_tokens(kv_bytes=64 * 2**20, shape=shape(TINY), block=128) == 131_072
         assert kv_tokens(kv_bytes=GIB, shape=shape(TINY), block=128) == 2_097_152
 
+    def test_of_a_pipeline_counts_the_layers_of_one_stage(self):
+        """Recorded: cpu/pp2.log, two stages of one layer, one GiB each."""
+        assert kv_tokens(kv_bytes=GIB, shape=shape(TINY, pipeline_parallel=2), block=128) == 4_194_304
+
     def test_gives_the_tokens_of_the_recorded_pinned_start(self):
         assert kv_tokens(kv_bytes=40 * GIB, shape=shape(), block=16) == 374_480
 
     @pytest.mark.parametrize(
         ("model", "tokens"),
-        [("Qwen3-0.6B", 18_720), ("Mistral-7B-v0.3", 16_384), ("Llama-3.1-8B", 16_384), ("Qwen3-32B", 8192)],
+        [
+            ("Qwen3-0.6B", 18_720),
+            ("Qwen3-1.7B", 18_720),
+            ("Qwen3-4B", 14_560),
+            ("Qwen3-8B", 14_560),
+            ("Qwen3-14B", 13_104),
+            ("Qwen3-32B", 8192),
+            ("Mistral-7B-v0.3", 16_384),
+            ("Llama-3.1-8B", 16_384),
+        ],
     )
     def test_gives_the_tokens_that_were_logged_for_two_gib(self, model, tokens):
         assert kv_tokens(kv_bytes=2 * GIB, shape=shape(SHAPES[model]), block=16) == tokens
