@@ -1,11 +1,16 @@
 """Log lines as the viewer wants them: numbered, with level and known noise marked, colours as class names."""
 
+from collections.abc import AsyncIterator
+
+from asgiref.sync import sync_to_async
+
 from deployments.log_store import read_lines
 from deployments.models import LogStream
 from deployments.planning.log_lines import parse_line, strip_ansi
 from deployments.planning.noise import classify_noise
 
 LONGEST_LINE = 4000
+PIECE_LINES = 5000
 
 
 def log_page(stream: LogStream, *, first: int, limit: int) -> dict:
@@ -27,3 +32,14 @@ def render_line(raw: str) -> list[str]:
 def last_state(text: str) -> str:
     """What a terminal would show of a line that a progress bar rewrote."""
     return next((part for part in reversed(text.split("\r")) if part.strip()), "")
+
+
+async def whole_log(stream: LogStream) -> AsyncIterator[str]:
+    """The lines that are stored now, as plain text, so many at a time."""
+    for first in range(1, stream.lines + 1, PIECE_LINES):
+        limit = min(PIECE_LINES, stream.lines - first + 1)
+        yield await sync_to_async(plain_text)(stream, first=first, limit=limit)
+
+
+def plain_text(stream: LogStream, *, first: int, limit: int) -> str:
+    return "".join(f"{strip_ansi(text)}\n" for _number, text in read_lines(stream, first=first, limit=limit))

@@ -1,14 +1,12 @@
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, JsonResponse, StreamingHttpResponse
 from django.views.decorators.http import require_safe
 
 from accounts.access import require
 from accounts.pages import render_live
 from deployments.access import launch_to_see, stream_to_read
-from deployments.log_pages import log_page
-from deployments.log_store import read_lines
+from deployments.log_pages import log_page, whole_log
 from deployments.models import LogStream
 from deployments.pages.launches import instance_page
-from deployments.planning.log_lines import strip_ansi
 
 MOST_LINES = 2000
 
@@ -24,14 +22,11 @@ def instance(request, pk):
 
 @require_safe
 def instance_log(request, pk):
-    """Return the whole stored log as plain text."""
+    """Return the whole stored log as plain text, in pieces: it may be 64 MiB."""
     launch = launch_to_see(request.user, pk)
     require(request.user, "deployments.read_log", launch)
-    stream = stream_to_read(request.user, pk)
-    lines = read_lines(stream, first=1, limit=stream.lines) if stream else ()
-    response = HttpResponse(
-        (f"{strip_ansi(text)}\n" for _number, text in lines), content_type="text/plain; charset=utf-8"
-    )
+    stream = stream_to_read(request.user, pk) or LogStream(lines=0)
+    response = StreamingHttpResponse(whole_log(stream), content_type="text/plain; charset=utf-8")
     response["Content-Disposition"] = f'attachment; filename="{launch.instance.name}-{str(launch.pk)[:8]}.log"'
     return response
 

@@ -19,6 +19,7 @@ from hosts.models import Credential, Host
 from tests import people
 from tests.fleet.conftest import ANN, _tasks, credential, enrol, environment, fleet, propose  # noqa: F401
 from tests.fleet.test_start_and_stop import plan_start
+from tests.streams import body_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 API_KEY = "canary-apikey-7f3d/9+Q=="
@@ -104,9 +105,8 @@ class TestSecret:
         ]
         for page in pages:
             answer = signed_in.get(page)
-            content = b"".join(answer.streaming_content) if answer.streaming else answer.content
             assert answer.status_code == 200
-            assert not find(content.decode()), page
+            assert not find(body_of(answer).decode()), page
         for verb in (["hosts"], ["status"], ["logs", launch.instance.name]):
             with pytest.raises(SystemExit):
                 call_command("fleet", *verb, "--json")

@@ -3,10 +3,12 @@ from django.urls import reverse
 
 from accounts.models import Role
 from accounts.services import assign_role, find_permissions
+from deployments import log_pages
 from deployments.planning.phases import Phase
 from deployments.planning.states import LaunchState
 from tests import factories
 from tests.people import person
+from tests.streams import body_of
 
 pytestmark = pytest.mark.django_db
 LINES = [f"INFO 03-01 12:00:{number % 60:02d} [core.py:{number}] line {number}" for number in range(1, 1201)]
@@ -98,7 +100,20 @@ class TestLog:
         answer = page(address(launch, "instance-log"), "viewer")
         assert answer["Content-Type"] == "text/plain; charset=utf-8"
         assert answer["Content-Disposition"].startswith('attachment; filename="qwen-chat-0-')
-        assert answer.content.decode().splitlines() == LINES
+        assert body_of(answer).decode().splitlines() == LINES
+
+    def test_is_given_whole_in_pieces_that_are_small(self, page, launch, monkeypatch):
+        monkeypatch.setattr("deployments.log_pages.PIECE_LINES", 500)
+        factories.write_log(launch, LINES)
+        asked = []
+        read = log_pages.plain_text
+        monkeypatch.setattr(log_pages, "plain_text", lambda *a, **k: asked.append(k["limit"]) or read(*a, **k))
+        answer = page(address(launch, "instance-log"), "viewer")
+        assert body_of(answer).decode().splitlines() == LINES
+        assert asked == [500, 500, 200]
+
+    def test_is_empty_where_nothing_was_read(self, page, launch):
+        assert body_of(page(address(launch, "instance-log"), "viewer")) == b""
 
     def test_is_not_shown_without_the_right(self, client, environment, launch):
         factories.write_log(launch, ["a secret line"])
