@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from django.core.management import call_command
 
+from fleetadmin.management.commands.assets import FILES, missing_files
 from hosts.vault import seal, unseal
 
 
@@ -21,6 +22,13 @@ class TestVaultKeys:
 
 
 class TestAssets:
+    def test_that_are_missing_are_named(self, tmp_path):
+        assert missing_files(tmp_path) == list(FILES.values())
+        for place in FILES.values():
+            (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / place).touch()
+        assert missing_files(tmp_path) == []
+
     def test_put_the_files_that_pages_name_there(self, settings):
         """`make test` runs "assets" first; every file that a template asks for below vendor/ has to exist."""
         found = {

@@ -48,6 +48,11 @@ def install(root: Path) -> subprocess.CompletedProcess:
     return packaged_npm(arguments, return_completed_process=True, cwd=root, capture_output=True, text=True, check=False)
 
 
+def missing_files(target: Path) -> list[str]:
+    """Which files that pages name are not there."""
+    return [place for place in FILES.values() if not (target / place).exists()]
+
+
 def copy_files(*, source: Path, target: Path) -> None:
     for name, place in FILES.items():
         destination = target / place

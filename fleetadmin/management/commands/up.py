@@ -15,6 +15,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from accounts.services import create_administrator, ensure_shipped_roles
 from fleetadmin.launcher import Launcher, free_port, python, wait_for_port
+from fleetadmin.management.commands.assets import missing_files
 from hosts.vault import make_pair
 
 ADDRESS = "127.0.0.1"
@@ -93,6 +94,8 @@ class Command(BaseCommand):
 
     def say_hello(self, port: int) -> None:
         self.stdout.write(f"fleetadmin is at http://{ADDRESS}:{port}/")
+        if missing_files(Path(settings.VENDOR_DIR)):
+            self.stderr.write("Its front-end files are missing, so pages have no style: run `manage.py assets` once.")
         if self.first_password:
             self.stdout.write(f"Sign in as admin with the password {self.first_password} (shown only now).")
         else:
