@@ -1,4 +1,4 @@
-"""Where a worker is killed: before or after it writes down a step of a run, by SIGKILL to itself."""
+"""Where a worker is killed or paused: before or after it writes down a step of a run, by a signal to itself."""
 
 import itertools
 import os
@@ -29,15 +29,19 @@ def every_boundary() -> dict[str, itertools.cycle]:
     return {kind: itertools.cycle(itertools.product(steps, MOMENTS)) for kind, steps in STEPS.items()}
 
 
-def die_at(step: str, moment: str) -> None:
-    """From now on this process ends there, the first time it comes to it."""
+def signal_at(step: str, moment: str, number: signal.Signals) -> None:
+    """From now on this process sends itself the signal there, the first time it comes to it."""
     from deployments.services.listening import WorkerListener
 
     written = getattr(WorkerListener, step)
 
-    def dying(self, *args, **kwargs):
+    def signalling(self, *args, **kwargs):
+        setattr(WorkerListener, step, written)
+        if moment == "before":
+            os.kill(os.getpid(), number)
+        result = written(self, *args, **kwargs)
         if moment == "after":
-            written(self, *args, **kwargs)
-        os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), number)
+        return result
 
-    setattr(WorkerListener, step, dying)
+    setattr(WorkerListener, step, signalling)

@@ -22,7 +22,7 @@ from deployments.services.runs import execute_run, request_run
 from hosts import queue, services
 from hosts.connections import connections
 from hosts.models import Host
-from tests.soak.boundaries import KINDS, die_at, every_boundary
+from tests.soak.boundaries import KINDS, every_boundary, signal_at
 from tests.soak.simulated import Simulated
 
 SOAK = Actor(label="soak")
@@ -34,10 +34,11 @@ LONGEST_WORK_S = 40.0
 class Soak:
     """A deployment of two instances that is started, restarted and stopped, round after round."""
 
-    def __init__(self, host: Simulated, *, most_workers: int, lease_s: float) -> None:
+    def __init__(self, host: Simulated, *, most_workers: int, lease_s: float, paused: bool = False) -> None:
         self.simulated = host
         self.most_workers = most_workers
         self.lease_s = lease_s
+        self.paused = paused
         self.boundaries = every_boundary()
         self.killed = 0
         prepare_database()
@@ -54,9 +55,11 @@ class Soak:
             connections.close_all()
         starts = self.simulated.starts()
         began = time.monotonic()
-        run, workers = self.carry_out(self.plan(kind), step, moment)
-        wrong = self.find_wrong(kind, run, started=self.simulated.starts() - starts)
-        row = {"round": number, "kind": kind, "killed": f"{moment} {step}", "workers": workers, "state": run.state}
+        how = signal.SIGSTOP if self.paused else signal.SIGKILL
+        run, workers, changed = self.carry_out(self.plan(kind), step, moment, how)
+        wrong = [*changed, *self.find_wrong(kind, run, started=self.simulated.starts() - starts)]
+        met = f"{moment} {step}"
+        row = {"round": number, "kind": kind, how.name: met, "workers": workers, "state": run.state}
         return {**row, "seconds": round(time.monotonic() - began, 1), "wrong": wrong}
 
     def plan(self, kind: str) -> Plan:
@@ -67,20 +70,42 @@ class Soak:
         assert isinstance(plan, Plan), plan
         return plan
 
-    def carry_out(self, plan: Plan, step: str, moment: str) -> tuple[Run, int]:
-        """The run at its end, and how many workers it took."""
+    def carry_out(self, plan: Plan, step: str, moment: str, how: signal.Signals) -> tuple[Run, int, list[str]]:
+        """The run at its end, how many workers it took, and what one that woke up after that has changed."""
         queue.send = lambda _task, _arguments: None
         try:
             run = request_run(plan=plan, digest=plan.digest, by=SOAK, now=timezone.now())
-            status = work(run.pk, die=(step, moment))
-            self.killed += os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+            first = begin_work(run.pk, signals=(step, moment, how))
+            status = wait_for_end(first)
+            self.killed += os.WIFSTOPPED(status) if self.paused else os.WIFSIGNALED(status)
             workers = 1
             while workers < self.most_workers and Run.objects.get(pk=run.pk).state not in RUN_TERMINAL:
                 time.sleep(self.lease_s / 4)
                 workers += bool(work(run.pk) == 0 and Run.objects.get(pk=run.pk).attempt > workers)
+            changed = self.wake(first) if self.paused and os.WIFSTOPPED(status) else []
         finally:
             queue.send = self.nudge
-        return Run.objects.get(pk=run.pk), workers
+        return Run.objects.get(pk=run.pk), workers, changed
+
+    def wake(self, worker: int) -> list[str]:
+        """Let a paused worker go on once another has ended its run: nothing may change, on the host or in the rows."""
+        before = self.everything()
+        os.kill(worker, signal.SIGCONT)
+        wait_for_end(worker)
+        after = self.everything()
+        return [f"{name} changed: {before[name]} -> {after[name]}" for name in before if before[name] != after[name]]
+
+    def everything(self) -> dict:
+        state = self.simulated.state()
+        return {
+            "processes": sorted((each["pid"], each["title"]) for each in state["processes"]),
+            "devices": [(each["uuid"], each["used"]) for each in state["devices"]],
+            "starts": state["starts"],
+            "runs": list(Run.objects.order_by("pk").values_list("pk", "state", "attempt")),
+            "launches": sorted(Launch.objects.values_list("pk", "state", "pid", "phase")),
+            "events": Event.objects.count(),
+            "ports": sorted(PortReservation.objects.filter(until__isnull=True).values_list("port", "launch_id")),
+        }
 
     def find_wrong(self, kind: str, run: Run, *, started: int) -> list[str]:
         living = 0 if kind == "stop" else INSTANCES
@@ -103,26 +128,31 @@ def moved_once(launch: Launch) -> bool:
     return len(states) == len(set(states))
 
 
-def work(run_id: int, *, die: tuple[str, str] | None = None) -> int:
+def work(run_id: int) -> int:
     """A worker in a process of its own; its wait status."""
+    return wait_for_end(begin_work(run_id))
+
+
+def begin_work(run_id: int, *, signals: tuple[str, str, signal.Signals] | None = None) -> int:
+    """A worker in a process of its own, that may send itself a signal; its pid."""
     databases.close_all()
     connections.close_all()
     child = os.fork()
     if child:
-        return wait_for_end(child)
+        return child
     try:
-        if die is not None:
-            die_at(*die)
+        if signals is not None:
+            signal_at(*signals)
         execute_run(run_id=run_id, now=timezone.now())
     finally:
         os._exit(0)
 
 
 def wait_for_end(child: int) -> int:
-    """The wait status of a worker. One that hangs is ended, and what it should have done is then found missing."""
+    """The wait status of a worker that ended or stopped. One that hangs is ended: what it should have done is then missing."""
     until = time.monotonic() + LONGEST_WORK_S
     while True:
-        ended, status = os.waitpid(child, os.WNOHANG)
+        ended, status = os.waitpid(child, os.WNOHANG | os.WUNTRACED)
         if ended:
             return status
         if time.monotonic() > until:

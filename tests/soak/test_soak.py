@@ -20,7 +20,7 @@ def test_a_worker_may_be_killed_at_every_step(tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=850, check=False)
     rows = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
     assert done.returncode == 0, [row for row in rows if row["wrong"]] or done.stderr[-3000:]
-    assert json.loads(done.stdout.splitlines()[-1])["killed"] == ROUNDS
-    assert {(row["kind"], row["killed"]) for row in rows} == {
+    assert json.loads(done.stdout.splitlines()[-1])["met"] == ROUNDS
+    assert {(row["kind"], row["SIGKILL"]) for row in rows} == {
         (kind, f"{moment} {step}") for kind in KINDS for step in STEPS[kind] for moment in MOMENTS
     }
