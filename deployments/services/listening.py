@@ -75,7 +75,10 @@ class WorkerListener:
     def phase_seen(self, launch_id: str, progress: Progress) -> None:
         with transaction.atomic():
             row = Launch.objects.values_list("progress", flat=True).get(pk=launch_id)
-            self.keep_progress(launch_id, progress, {**row, "seen": with_phase(row.get("seen", []), progress)})
+            # What pages show goes on; where a later worker reads on, and with what, stays as it is.
+            shown = {"percent": progress.percent, "label": progress.label}
+            seen = with_phase(row.get("seen", []), progress)
+            self.keep_progress(launch_id, progress, {**row, **shown, "seen": seen})
 
     def progress(self, launch_id: str, progress: Progress, *, offset: int) -> None:
         with transaction.atomic():

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 from django.core.management import call_command
 
+from deployments.models import Launch
 from fleetadmin.management.commands.assets import FILES, missing_files
+from fleetadmin.management.commands.demo import describe
 from hosts.vault import seal, unseal
 
 
@@ -19,6 +21,13 @@ class TestVaultKeys:
         settings.VAULT_PRIVATE_KEY = lines["FLEETADMIN_VAULT_PRIVATE_KEY"]
         sealed = seal(credential_uuid="1", kind="password", secret={"password": "p"})
         assert unseal(credential_uuid="1", kind="password", sealed=sealed) == {"password": "p"}
+
+
+class TestDemo:
+    @pytest.mark.parametrize("progress", [{}, {"seen": []}, {"percent": 30, "label": "Loading weights", "seen": []}])
+    def test_counts_instances_whatever_their_logs_have_told(self, progress):
+        launches = [Launch(state="starting", progress=progress), Launch(state="ready", progress={})]
+        assert describe(launches) == f"1 ready, 1 {progress.get('label', 'starting').lower()}"
 
 
 class TestAssets:

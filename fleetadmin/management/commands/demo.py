@@ -182,9 +182,8 @@ def order_of(launch: Launch) -> int:
 
 
 def word_of(launch: Launch) -> str:
-    if launch.state == "starting" and launch.progress:
-        return str(launch.progress["label"]).lower()
-    return str(launch.state)
+    told = launch.progress.get("label") if launch.state == "starting" else None
+    return str(told or launch.state).lower()
 
 
 def read_json_lines(path: Path) -> list[str]:
