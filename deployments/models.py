@@ -128,6 +128,7 @@ class Run(models.Model):
     lease_owner = models.CharField(max_length=64, blank=True)
     lease_until = models.DateTimeField(null=True)
     cancel_asked_at = models.DateTimeField(null=True)
+    force_asked_at = models.DateTimeField(null=True)  # after a cancel, by a right of its own: wait for nothing any more
     problem = models.JSONField(null=True)
 
     class Meta:

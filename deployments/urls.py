@@ -19,6 +19,7 @@ urlpatterns = [
     path("plans/<int:pk>/drop/", plans.plan_drop, name="plan-drop"),
     path("runs/<int:pk>/", runs.run_detail, name="run-detail"),
     path("runs/<int:pk>/cancel/", runs.run_cancel, name="run-cancel"),
+    path("runs/<int:pk>/force/", runs.run_force, name="run-force"),
     path("instances/<uuid:pk>/", launches.instance, name="instance"),
     path("instances/<uuid:pk>/log/", launches.instance_log, name="instance-log"),
     path("instances/<uuid:pk>/lines/", launches.instance_lines, name="instance-lines"),

@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from django.db import transaction
@@ -18,7 +18,8 @@ from deployments.models import NEVER_ASKED, Deployment, Launch, Plan, Run
 from deployments.planning.refusals import Refused
 from deployments.planning.spec import DeploymentSpec
 from deployments.planning.spec_yaml import spec_from_yaml
-from deployments.planning.states import RUN_TERMINAL, RunState
+from deployments.planning.states import RUN_ACTIVE, RUN_TERMINAL, RunState
+from deployments.services.cancelling import request_cancel, request_force
 from deployments.services.plans import make_restart_plan, make_start_plan, make_stop_plan, make_sweep_plan
 from deployments.services.revisions import NameTaken, add_revision, create_deployment
 from deployments.services.runs import RunRefused, request_run
@@ -351,6 +352,43 @@ def restart(options, actor: Actor) -> Outcome:
     return refusal_outcome(made) if isinstance(made, Refused) else start_run(made, options, actor)
 
 
+def cancel(options, actor: Actor) -> Outcome:
+    """End the deployment's active run. --force: of one that is being cancelled already, without waiting."""
+    deployment = Deployment.objects.filter(name=options["deployment"]).first()
+    if deployment is None:
+        return not_found(options["deployment"])
+    run = deployment.runs.filter(state__in=[state.value for state in RUN_ACTIVE]).first()
+    if run is None:
+        return refused(nothing_to_cancel(deployment.name))
+    try:
+        if options["force"]:
+            act_locally("deployments.force_cancel")
+            request_force(run=run, by=actor, now=timezone.now())
+        else:
+            request_cancel(run=run, by=actor, now=timezone.now())
+    except RunRefused as refusal:
+        return refused(refusal.problem)
+    return cancel_outcome(run, options)
+
+
+def nothing_to_cancel(name: str) -> dict:
+    return {
+        "code": "NOTHING_TO_CANCEL",
+        "message": f"No run of {name} is active.",
+        "next_step": "Look at its state: fleet status.",
+    }
+
+
+def cancel_outcome(run: Run, options) -> Outcome:
+    """Exit code 0 with --wait: the host has said that nothing of it is left."""
+    read = Run.objects.select_related("plan").get
+    if not options["wait"]:
+        return Outcome(OK, {"run": run.pk}, [f"Run {run.pk} is being cancelled."])
+    run = wait_for(lambda: read(pk=run.pk), lambda row: row.state in RUN_TERMINAL, options["timeout"])
+    outcome = run_outcome(run)
+    return replace(outcome, code=OK) if run.state == RunState.CANCELLED else outcome
+
+
 def remove(options, actor: Actor, make: Callable) -> Outcome:
     deployment = Deployment.objects.filter(name=options["deployment"]).first()
     if deployment is None:
@@ -380,4 +418,5 @@ VERBS: dict[str, tuple[str, Callable]] = {
     "stop": (STOP, stop),
     "restart": ("deployments.start_deployment", restart),
     "sweep": ("hosts.sweep_host", sweep),
+    "cancel": (STOP, cancel),
 }

@@ -105,7 +105,9 @@ class Engine:
 
     def replace_one(self, launch: Mapping[str, Any]) -> Outcome:
         ended = self.stop_one(launch["replaces"])
-        return self.start_one(launch, lambda: None) if isinstance(ended, Done) else ended
+        if not isinstance(ended, Done):
+            return ended
+        return Cancelled() if self.listener.cancelled() else self.start_one(launch, lambda: None)
 
     def carry_out(
         self,

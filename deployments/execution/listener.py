@@ -45,6 +45,9 @@ class Listener(Protocol):
     def cancelled(self) -> bool:
         """Has somebody asked to stop? Also renews whatever lease there is; raises LeaseLost when it is gone."""
 
+    def hurried(self) -> bool:
+        """Whether somebody asked to end by force what is being cancelled."""
+
 
 class LeaseLost(Exception):
     """Another worker owns the run now: leave at once and touch nothing."""

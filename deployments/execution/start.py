@@ -1,6 +1,7 @@
 """Starting one instance: ask the host, follow its log to the end of the start, and let it prove that it serves."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from deployments.planning.phases import Progress, advance
 from deployments.planning.preconditions import Broken
 from deployments.planning.readiness import Degraded, NotReady, Verdict, expectation_of, judge_readiness
 from hosts.agent_session import AgentRefused
+from hosts.ssh.errors import TimedOut
 
 # Refusals of the agent that mean: what the plan presupposes does not hold any more.
 PRECONDITIONS = frozenset(
@@ -232,6 +234,8 @@ class StartOne:
         status = self.session.request("status", {"launch_id": self.id}, timeout=self.limits.launch)
         if status["state"] != "running":
             return self.fail_from_log()
+        if isinstance(verdict, NotReady) and self.listener.cancelled():
+            return self.give_up()
         self.listener.verified(self.id, verdict, probe, status)
         # One that lives and does not serve as planned is no success, and nothing for a restart to go on from.
         if isinstance(verdict, Degraded):
@@ -306,15 +310,39 @@ class StartOne:
         return Cancelled()
 
     def stop(self) -> Mapping[str, Any]:
-        return stop_launch(self.session, self.id, fence=self.fence, limits=self.limits, reason="start given up")
+        """End what was begun. A person may lose patience in the middle: then the host waits no longer and kills."""
+        asked = stop_args(self.id, limits=self.limits, reason="start given up")
+        until = self.clock.monotonic() + stop_within(self.limits)
+        hurried = False
+        with not_overtaken():
+            stream = self.session.stream("stop", asked, fence=self.fence)
+            for _ in stream.ticks(self.limits.tick):
+                if not hurried and self.listener.hurried():
+                    hurried = True
+                    self.session.request("hurry", {"launch_id": self.id}, fence=self.fence, timeout=self.limits.launch)
+                if self.clock.monotonic() > until:
+                    raise TimedOut(
+                        "COMMAND_TIMEOUT",
+                        program="agent stop",
+                        seconds=f"{stop_within(self.limits):g}",
+                        address="the host",
+                    )
+        return stream.result or {}
 
 
 def request_change(
     session: Session, verb: str, args: Mapping[str, Any], *, fence: Mapping[str, Any], timeout: float
 ) -> Mapping[str, Any]:
     """Ask for something that changes the host. Errors: LeaseLost when a later worker has asked for this slot already."""
-    try:
+    with not_overtaken():
         return session.request(verb, args, fence=fence, timeout=timeout)
+
+
+@contextmanager
+def not_overtaken() -> Iterator[None]:
+    """The host's word that a later worker has been there means that this one has to leave."""
+    try:
+        yield
     except AgentRefused as refusal:
         if refusal.code == "STALE_ATTEMPT":
             raise LeaseLost(refusal.message) from refusal
@@ -329,15 +357,19 @@ def stop_launch(
     session: Session, launch_id: str, *, fence: Mapping[str, Any], limits: Limits, reason: str
 ) -> Mapping[str, Any]:
     """End everything of the launch. Errors: AgentRefused STILL_ALIVE when something does not die."""
-    return request_change(
-        session,
-        "stop",
-        {
-            "launch_id": launch_id,
-            "grace_s": limits.stop_grace,
-            "second_term_s": limits.second_term,
-            "reason": reason,
-        },
-        fence=fence,
-        timeout=limits.stop_grace * 2 + 30,
-    )
+    asked = stop_args(launch_id, limits=limits, reason=reason)
+    return request_change(session, "stop", asked, fence=fence, timeout=stop_within(limits))
+
+
+def stop_args(launch_id: str, *, limits: Limits, reason: str) -> dict[str, Any]:
+    return {
+        "launch_id": launch_id,
+        "grace_s": limits.stop_grace,
+        "second_term_s": limits.second_term,
+        "reason": reason,
+    }
+
+
+def stop_within(limits: Limits) -> float:
+    """Seconds after which a stop that has not answered is one that never will."""
+    return limits.stop_grace * 2 + 30

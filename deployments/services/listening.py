@@ -163,6 +163,9 @@ class WorkerListener:
             self.renewed_at = now
         return Run.objects.filter(pk=self.run.pk, cancel_asked_at__isnull=False).exists()
 
+    def hurried(self) -> bool:
+        return Run.objects.filter(pk=self.run.pk, force_asked_at__isnull=False).exists()
+
     def launch(self, launch_id: str) -> Launch:
         return Launch.objects.select_related("instance", "environment", "plan").get(pk=launch_id)
 

@@ -15,6 +15,7 @@ from django.db.models import F, Q
 from django.db.models.functions import Now
 from django.utils import timezone
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from accounts.actors import Actor, system_actor
 from audit.canonical import digest as digest_of
@@ -26,7 +27,7 @@ from deployments.execution.listener import LeaseLost
 from deployments.execution.outcomes import Cancelled, Done, Outcome, PreconditionFailed
 from deployments.execution.start import Roots
 from deployments.models import Launch, Plan, Run
-from deployments.planning.states import LaunchState, RunState
+from deployments.planning.states import LAUNCH_TERMINAL, LaunchState, RunState
 from deployments.services.listening import WorkerListener, resume_point, secrets_for
 from deployments.transitions import move_launch, move_run
 from hosts import queue
@@ -39,7 +40,10 @@ from hosts.ssh.errors import SshError
 from hosts.vault import VaultClosed
 
 MOST_ATTEMPTS = 6
+# A cancel holds until the host has said that nothing is left: ten hours of asking, or until somebody forces its end.
+MOST_ATTEMPTS_TO_CANCEL = 500
 RETRY_SECONDS = 5  # 5, 10, 20, 40, 80: two and a half minutes in all
+LONGEST_RETRY_SECONDS = 80
 log = logging.getLogger(__name__)
 WORKER = system_actor("worker")
 # This process, for leases: the same name is never used twice.
@@ -102,22 +106,6 @@ def plan_not_open(plan: Plan) -> RunRefused:
     )
 
 
-def request_cancel(*, run: Run, by: Actor, now: datetime) -> None:
-    """Ask for the end. A run that waits ends at once; one that runs ends when its worker has cleaned up."""
-    with transaction.atomic():
-        asked = Run.objects.filter(pk=run.pk, cancel_asked_at__isnull=True).update(cancel_asked_at=now)
-        if not asked:
-            return
-        record(actor=by, action="run.cancel", subject=run.deployment, after={"run": run.pk})
-        if move_run(run, to=RunState.CANCELLED, actor=by.label, now=now, ended_at=now) if run_waits(run) else False:
-            release_unstarted(run, by=by, now=now)
-        announce(f"run.{run.pk}")
-
-
-def run_waits(run: Run) -> bool:
-    return Run.objects.filter(pk=run.pk, state=RunState.QUEUED).exists()
-
-
 def claim_run(run_id: int) -> Run | None:
     """Take the run by compare-and-swap on the database's clock; None when another worker has it."""
     free = Q(lease_until__isnull=True) | Q(lease_until__lt=Now())
@@ -145,17 +133,16 @@ def execute_run(*, run_id: int, now: datetime) -> None:
     run = claim_run(run_id)
     if run is None:
         return
-    if run.state == RunState.QUEUED:
-        move_run(run, to=RunState.RUNNING, actor=WORKER.label, now=now, started_at=now)
+    if run.state == RunState.QUEUED and not move_run(
+        run, to=RunState.RUNNING, actor=WORKER.label, now=now, started_at=now
+    ):
+        return
     try:
         outcome = carry_out(run)
     except LeaseLost:
         log.warning("Run %s was taken over by another worker; leaving it alone.", run_id)
     except (SshError, AgentRefused, VaultClosed) as error:
-        if getattr(error, "transient", False) and run.attempt < MOST_ATTEMPTS:
-            try_later(run, error)
-        else:
-            finish_run(run, RunState.FAILED, problem_of(error))
+        end_without_host(run, error)
     except Exception as error:
         finish_run(run, RunState.ERRORED, unexpected(error))
         raise
@@ -163,12 +150,42 @@ def execute_run(*, run_id: int, now: datetime) -> None:
         finish_run(run, *conclusion(outcome))
 
 
+def end_without_host(run: Run, error: SshError | AgentRefused | VaultClosed) -> None:
+    """The host could not be asked, or said no to the worker itself: again later, or never."""
+    run.refresh_from_db(fields=["cancel_asked_at", "force_asked_at"])
+    transient = getattr(error, "transient", False)
+    if transient and run.force_asked_at:
+        finish_run(run, *forced_end(run, error))
+    elif transient and run.attempt < (MOST_ATTEMPTS_TO_CANCEL if run.cancel_asked_at else MOST_ATTEMPTS):
+        try_later(run, error)
+    else:
+        finish_run(run, RunState.FAILED, problem_of(error))
+
+
+def forced_end(run: Run, error: SshError) -> tuple[RunState, dict | None]:
+    """Cancelled only where nothing can have begun; else the run says what it cannot prove."""
+    begun = Launch.objects.filter(plan=run.plan).exclude(state__in=[LaunchState.PLANNED, *LAUNCH_TERMINAL])
+    count = begun.count()
+    if not count:
+        return RunState.CANCELLED, None
+    return RunState.FAILED, problem(
+        code="CANCEL_NOT_PROVEN",
+        message=ngettext(
+            "%(count)d launch may still run: %(why)s",
+            "%(count)d launches may still run: %(why)s",
+            count,
+        )
+        % {"count": count, "why": error.message},
+        next_step=_("Once the host answers, its page shows what runs there; plan a stop for it then."),
+    )
+
+
 def try_later(run: Run, error: SshError) -> None:
     """The connection failed, not the plan: leave the run to the next claim, later each time, and say why it waits.
 
     What the host has begun goes on there; the next attempt adopts it.
     """
-    pause = timedelta(seconds=RETRY_SECONDS * 2 ** (run.attempt - 1))
+    pause = timedelta(seconds=min(RETRY_SECONDS * 2 ** min(run.attempt - 1, 10), LONGEST_RETRY_SECONDS))
     with transaction.atomic():
         Run.objects.filter(pk=run.pk, lease_owner=OWNER, attempt=run.attempt).update(
             lease_owner="", lease_until=Now() + pause, problem=problem_of(error)

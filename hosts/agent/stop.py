@@ -1,4 +1,4 @@
-"""stop and signal: end exactly what is ours, in the order that lets vLLM clean up.
+"""stop, hurry and signal: end exactly what is ours, in the order that lets vLLM clean up.
 
 TERM to the leader; TERM again where it lives on (vLLM 0.32.0 swallows one sent during start-up, measured 5 of
 5); then the survivors one by one, TERM before KILL, never the group: the resource tracker removes /dev/shm
@@ -23,6 +23,7 @@ from .status_file import read_json, write_json
 from .supervisor import STOP_WANTED
 from .system import Process
 
+HURRY = "hurry"
 SHM_PREFIXES = ("psm_", "vllm_dist_")
 POLL_S = 0.1
 SETTLE_S = 3.0  # after the leader: the others usually go within 0.4 s
@@ -83,11 +84,16 @@ class Ending:
             if name == "KILL":
                 self.killed.append(process.pid)
 
-    def wait(self, seconds: float, done: Callable[[Standing], bool]) -> Standing:
-        """Look until done or the time is over; the last look."""
+    @property
+    def hurried(self) -> bool:
+        """Whether somebody asked to wait for nothing any more. A file, so that a stop under way hears it."""
+        return os.path.exists(os.path.join(self.launch.directory, HURRY))
+
+    def wait(self, seconds: float, done: Callable[[Standing], bool], *, patient: bool = True) -> Standing:
+        """Look until done or the time is over; the last look. `patient`: for its own sake, so a hurry cuts it short."""
         until = self.call.system.monotonic() + seconds
         standing = self.look()
-        while not done(standing) and self.call.system.monotonic() < until:
+        while not done(standing) and self.call.system.monotonic() < until and not (patient and self.hurried):
             self.call.system.sleep(POLL_S)
             standing = self.look()
         return standing
@@ -97,7 +103,7 @@ class Ending:
         standing = self.look()
         steps = (("term", min(second_term_s, grace_s)), ("second_term", max(0.0, grace_s - second_term_s)))
         for step, seconds in steps:
-            if standing.leader is None or (step == "second_term" and seconds <= 0):
+            if standing.leader is None or self.hurried or (step == "second_term" and seconds <= 0):
                 break
             self.call.emit({"step": step, "pids": [standing.leader.pid]})
             self.send(standing.leader, "TERM")
@@ -114,20 +120,22 @@ class Ending:
             rest = _workers(standing)
             if not rest:
                 break
+            if name == "TERM" and self.hurried:
+                continue
             # An EngineCore that gets TERM ends its own workers and cleans up; one whose workers go first does
             # not.
             rest = _heads(rest) if name == "TERM" else rest
             self.call.emit({"step": step, "pids": [process.pid for process in rest]})
             for process in rest:
                 self.send(process, name)
-            standing = self.wait(seconds, lambda now: not _workers(now))
-        standing = self.wait(TRACKER_WAIT_S, _nobody) if not _workers(standing) else standing
+            standing = self.wait(seconds, lambda now: not _workers(now), patient=name == "TERM")
+        standing = self.wait(TRACKER_WAIT_S, _nobody, patient=False) if not _workers(standing) else standing
         trackers = [process for process in standing.processes if _is_tracker(process)]
         if trackers and not _workers(standing):
             self.call.emit({"step": "kill", "pids": [process.pid for process in trackers]})
             for process in trackers:
                 self.send(process, "KILL")
-            standing = self.wait(KILL_WAIT_S, _nobody)
+            standing = self.wait(KILL_WAIT_S, _nobody, patient=False)
         return standing
 
     def clean_up(self, *, reason: str) -> List[str]:
@@ -136,7 +144,7 @@ class Ending:
         Names of what was removed.
         """
         removed = [name for name in sorted(self._shm) if self.call.system.remove_shm(name)]
-        self.wait(EXIT_WAIT_S, lambda standing: not standing.supervised)
+        self.wait(EXIT_WAIT_S, lambda standing: not standing.supervised, patient=False)
         close_launch(self.launch, reason=reason, at=self.call.system.now())
         return removed
 
@@ -195,7 +203,7 @@ def stop(call: Call) -> Dict[str, Any]:
         ending = Ending(call, root, launch)
         # A supervisor between lock and start is let through: afterwards there is something to stop, or it saw
         # the mark.
-        standing = ending.wait(EXIT_WAIT_S, lambda now: now.state != "starting")
+        standing = ending.wait(EXIT_WAIT_S, lambda now: now.state != "starting", patient=False)
         already_gone = not standing.processes
         if not already_gone:
             ending.note_shm(standing.processes)
@@ -214,10 +222,23 @@ def stop(call: Call) -> Dict[str, Any]:
     }
 
 
+def hurry(call: Call) -> Dict[str, Any]:
+    """Let the stop of a launch, under way or to come, kill without waiting. Ends nothing by itself."""
+    fence, root = call.read_fence(), call.open_root()
+    launch = require_own_launch(root, read_name(call.args, "launch_id"), call.options.controller)
+    with fenced_slot(call, root, launch.record.slot, fence):
+        _mark(launch, HURRY)
+    return {}
+
+
 def _want_stop(launch: Launch) -> None:
     """A mark that keeps a supervisor which has not started anything yet from doing so."""
+    _mark(launch, STOP_WANTED)
+
+
+def _mark(launch: Launch, name: str) -> None:
     if not launch.earlier:
-        path = os.path.join(launch.directory, STOP_WANTED)
+        path = os.path.join(launch.directory, name)
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
 
 

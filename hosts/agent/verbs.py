@@ -12,7 +12,7 @@ from .facts import facts
 from .launch import launch
 from .observe import observe, status
 from .probe import probe
-from .stop import send_signal, stop
+from .stop import hurry, send_signal, stop
 from .sweep import sweep
 from .tail import tail
 from .watch import watch
@@ -26,6 +26,7 @@ VERBS: Dict[str, Verb] = {
     "launch": launch,
     "status": status,
     "stop": stop,
+    "hurry": hurry,
     "signal": send_signal,
     "sweep": sweep,
     "tail": tail,
@@ -33,4 +34,4 @@ VERBS: Dict[str, Verb] = {
     "watch": watch,
 }
 # Begun changes are carried through after the channel closed: a half-done stop is worse than a late one.
-CHANGING = frozenset({"launch", "stop", "signal", "sweep"})
+CHANGING = frozenset({"launch", "stop", "hurry", "signal", "sweep"})

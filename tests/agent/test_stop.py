@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,6 +70,36 @@ class TestStop:
         assert agent.ask("stop", launch_id=L1)["already_gone"] is False
         again = agent.ask("stop", launch_id=L1)
         assert (again["already_gone"], again["signals"], again["exit_code"]) == (True, [], 0)
+
+    def test_that_is_under_way_hears_a_hurry(self, agent: Channel, open_agent: Opener) -> None:
+        name = f"psm_test_{os.getpid()}"
+        agent.launch(L1, "--ignore-term", "--shm", name)
+        tree = agent.wait_tree(L1)
+        agent.wait_status(L1, lambda view: has_line(view, "mapped"))
+        began = time.monotonic()
+        request = agent.begin("stop", launch_id=L1, grace_s=60, second_term_s=60)
+        agent.wait_for(request, lambda found: any(each["kind"] == "event" for each in found))
+        open_agent().ask("hurry", launch_id=L1)
+        result = agent.finish(request)[-1]["body"]
+        assert time.monotonic() - began < 30
+        assert [event["step"] for event in agent.events(request)] == ["term", "kill", "cleanup"]
+        wait_gone(*(process["pid"] for process in tree.values()))
+        assert result["shm_removed"] == [name]
+
+    def test_after_a_hurry_kills_at_once(self, agent: Channel) -> None:
+        agent.launch(L1)
+        tree = agent.wait_tree(L1)
+        agent.ask("hurry", launch_id=L1)
+        assert all(is_alive(process["pid"]) for process in tree.values())
+        request = agent.begin("stop", launch_id=L1)
+        result = agent.finish(request)[-1]["body"]
+        assert [event["step"] for event in agent.events(request)] == ["kill", "cleanup"]
+        killed = {sent["pid"]: sent["signal"] for sent in result["signals"]}
+        assert killed == {tree[role]["pid"]: "KILL" for role in ("api_server", "engine_core")}
+
+    def test_is_hurried_by_its_own_controller_alone(self, agent: Channel, open_agent: Opener) -> None:
+        agent.launch(L1)
+        assert open_agent(controller="c2").refused("hurry", launch_id=L1)["code"] == "NOT_OURS"
 
     def test_serves_two_channels_that_stop_at_once(self, agent: Channel, open_agent: Opener) -> None:
         agent.launch(L1)

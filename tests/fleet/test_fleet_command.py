@@ -32,6 +32,7 @@ ARGUMENTS = {
     "stop": ["qwen"],
     "restart": ["qwen"],
     "sweep": ["qwen"],
+    "cancel": ["qwen"],
 }
 
 

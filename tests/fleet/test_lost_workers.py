@@ -11,10 +11,11 @@ from deployments.execution.listener import LeaseLost
 from deployments.models import Launch, PortReservation, Reservation, Run
 from deployments.planning.states import LaunchState
 from deployments.services import runs
+from deployments.services.cancelling import request_cancel
 from deployments.services.listening import WorkerListener
 from deployments.services.observing import found_empty, found_exited, judge_missing, unattended
 from deployments.services.plans import make_stop_plan
-from deployments.services.runs import execute_run, request_cancel, request_run
+from deployments.services.runs import execute_run, request_run
 from deployments.watching import Watcher
 from hosts.ssh.errors import ConnectionLost
 from tests.fleet.conftest import ANN, eventually

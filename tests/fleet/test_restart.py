@@ -14,9 +14,10 @@ from deployments.planning.refusals import Refused
 from deployments.planning.spec import DeploymentSpec
 from deployments.planning.spec_parse import parse_spec
 from deployments.planning.spec_yaml import spec_to_mapping
+from deployments.services.cancelling import request_cancel
 from deployments.services.plans import drop_plan, make_restart_plan, make_stop_plan
 from deployments.services.revisions import add_revision, spec_of
-from deployments.services.runs import request_cancel, request_run
+from deployments.services.runs import request_run
 from hosts.models import Host
 from tests.fleet.conftest import ANN
 from tests.fleet.test_several_instances import execute, start_again

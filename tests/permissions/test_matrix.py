@@ -49,6 +49,7 @@ ROUTES = {
     "deployments:plan-drop": ("post", OBJECT, OPERATORS),
     "deployments:run-detail": ("get", OBJECT, VIEWERS),
     "deployments:run-cancel": ("post", OBJECT, OPERATORS),
+    "deployments:run-force": ("post", OBJECT, ADMINISTRATORS),
     "deployments:instance": ("get", OBJECT, VIEWERS),
     "deployments:instance-log": ("get", OBJECT, VIEWERS),
     "deployments:instance-lines": ("get", OBJECT, VIEWERS),

@@ -26,14 +26,15 @@ class Command(BaseCommand):
             sub.add_argument("--json", action="store_true", help="print one JSON object")
             sub.add_argument("--environment", default="default")
             sub.add_argument("--timeout", type=float, default=600, help="seconds that --wait and enrol wait")
-        for name in ("apply", "stop", "restart", "sweep"):
+        for name in ("apply", "stop", "restart", "sweep", "cancel"):
             shared[name].add_argument("--wait", action="store_true", help="until the run has ended")
         for name in ("plan", "apply"):
             shared[name].add_argument("file", help="the deployment as YAML")
         for name in ("plan", "apply", "restart"):
             shared[name].add_argument("--allow-code-loading", action="store_true")
-        for name in ("stop", "restart", "sweep"):
+        for name in ("stop", "restart", "sweep", "cancel"):
             shared[name].add_argument("deployment")
+        shared["cancel"].add_argument("--force", action="store_true", help="after a cancel: kill, and wait for nothing")
         shared["restart"].add_argument("--at-a-time", type=int, default=1, help="how many are replaced side by side")
         shared["refresh"].add_argument("host")
         shared["status"].add_argument("deployment", nargs="?")
