@@ -16,6 +16,7 @@ FAULTS = {
     "rendezvous_taken": "DistNetworkError: another start took the port at which its workers meet (vLLM below 0.28)",
     "wrong_name": "serves its model under another name than was asked for",
     "killed_parent": "the API server is killed with SIGKILL as soon as it serves; EngineCore lives on",
+    "deaf": "no process of it hears SIGTERM, at any stage",
     "disk_full": "[Errno 28] while what was compiled is written",
 }
 

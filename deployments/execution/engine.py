@@ -2,23 +2,26 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from deployments.execution.clock import Clock
+from deployments.execution.ending import Ending
 from deployments.execution.limits import Limits
 from deployments.execution.listener import Listener
-from deployments.execution.outcomes import Cancelled, Done, Failed, Outcome, PreconditionFailed
+from deployments.execution.outcomes import Cancelled, Done, Failed, Outcome, PreconditionFailed, Survives
 from deployments.execution.session import Session
 from deployments.execution.side_by_side import ENDS, Shared, SideBySide, Work
-from deployments.execution.start import Resume, Roots, StartOne, request_change, stop_launch
+from deployments.execution.start import Resume, Roots, StartOne
+from deployments.execution.stop import StopOne
 from deployments.planning.preconditions import Broken, Seen, find_broken
-from deployments.planning.retries import second_try
-from hosts.agent_session import AgentRefused
+from deployments.planning.retries import following_try, second_try
 from hosts.facts.model import CPU_DEVICE
 
 Intent = Mapping[str, Any]
 # Stops ask little of a host: the agent waits for processes to end.
 MOST_STOPS = 16
+FROM_THE_BEGINNING = Resume()
 
 
 class Engine:
@@ -53,6 +56,8 @@ class Engine:
         self.resume_of = resume_of
         self.leave = leave
         self.side_by_side: SideBySide | None = None
+        self.ending = Ending(session=session, fence=fence, listener=self.listener, clock=clock, limits=limits)
+        self.slots = {entry["launch_id"]: entry["slot_key"] for entry in (*intent["stops"], *intent["launches"])}
 
     def is_broken(self) -> bool:
         return self.side_by_side is not None and self.side_by_side.error is not None
@@ -88,6 +93,8 @@ class Engine:
         """All side by side: one that does not die keeps no other from ending."""
         stops = [stop["launch_id"] for stop in self.intent["stops"]]
         outcomes = self.carry_out(stops, lambda launch_id, _gate: self.stop_one(launch_id), after={}, room=MOST_STOPS)
+        if len(outcomes) < len(stops):
+            outcomes = {**outcomes, **self.end_begun(stops=set(stops) - set(outcomes), launches=())}
         return first_bad(outcomes.values()) or (Done() if len(outcomes) == len(stops) else Cancelled())
 
     def run_restart(self) -> Outcome:
@@ -101,6 +108,12 @@ class Engine:
             room=order["side_by_side"],
             ends=(*ENDS, Failed),
         )
+        if self.listener.cancelled():
+            rest = [launch for launch in launches.values() if launch["launch_id"] not in outcomes]
+            ended = self.end_begun(stops={launch["replaces"] for launch in rest}, launches=rest)
+            survivor = first_bad(ended.values(), kinds=(Failed,))
+            if survivor is not None:
+                return survivor
         return sum_up_restart(outcomes, total=len(launches))
 
     def replace_one(self, launch: Mapping[str, Any]) -> Outcome:
@@ -117,12 +130,13 @@ class Engine:
         after: Mapping[str, Sequence[str]],
         room: int,
         ends: tuple[type[Outcome], ...] = ENDS,
+        cancelled: Callable[[], bool] | None = None,
     ) -> Mapping[str, Outcome]:
         self.side_by_side = SideBySide(
             work=work,
             after=after,
             room=room,
-            cancelled=self.listener.cancelled,
+            cancelled=cancelled or self.listener.cancelled,
             tick=self.limits.tick,
             leave=self.leave,
             ends=ends,
@@ -130,47 +144,34 @@ class Engine:
         return self.side_by_side.run(launch_ids)
 
     def stop_one(self, launch_id: str) -> Outcome:
-        self.listener.stopping(launch_id)
-        pids = self.pids_of(launch_id)
-        try:
-            report = self.remove(launch_id)
-        except AgentRefused as refusal:
-            if refusal.code != "LAUNCH_UNKNOWN":
-                return Failed(refusal.code, refusal.message, refusal.next_step, refusal.numbers)
-            # The host rebooted or lost its state: nothing of this launch can live there.
-            report = {"already_gone": True, "signals": [], "survivors": []}
-        self.listener.stopped(launch_id, report)
-        left = self.wait_for_memory(pids)
-        return Done(report) if not left else memory_not_back(left)
+        return StopOne(
+            launch_id=launch_id,
+            slot=self.slots[launch_id],
+            ending=self.ending,
+            observe=self.observe,
+            sweep=self.intent["kind"] == "sweep",
+        ).run()
 
-    def pids_of(self, launch_id: str) -> frozenset[int]:
-        views = [view for view in self.observe()["launches"] if view["launch_id"] == launch_id]
-        return frozenset(process["pid"] for view in views for process in view["processes"])
-
-    def wait_for_memory(self, pids: frozenset[int]) -> Mapping[str, int]:
-        """Bytes by device that these processes, which have ended, still hold; a driver gives them back a moment later."""
-        until = self.clock.monotonic() + self.limits.memory_back
-        while True:
-            left = held_by(pids, self.observe()["devices"])
-            if not left or self.clock.monotonic() > until:
-                return left
-            self.clock.sleep(self.limits.probe_pause)
-
-    def remove(self, launch_id: str) -> Mapping[str, Any]:
-        if self.intent["kind"] != "sweep":
-            return stop_launch(self.session, launch_id, fence=self.fence, limits=self.limits, reason="stop")
-        report = request_change(
-            self.session,
-            "sweep",
-            {"preview": False, "launches": [launch_id]},
-            fence=self.fence,
-            timeout=self.limits.stop_grace * 2 + 30,
+    def end_begun(self, *, stops: Iterable[str], launches: Iterable[Mapping[str, Any]]) -> Mapping[str, Outcome]:
+        """What earlier workers of this cancelled run asked the host for, without seeing the end of it, is ended now."""
+        work = {launch_id: partial(self.stop_one, launch_id) for launch_id in stops if self.resume_of(launch_id).begun}
+        for launch in launches:
+            tries = [launch, *filter(None, [following_try(launch)])]
+            begun = [each for each in tries if self.resume_of(each["launch_id"]).begun]
+            work |= {each["launch_id"]: self.start_of(each).give_up for each in begun}
+        return self.carry_out(
+            list(work),
+            lambda launch_id, _gate: work[launch_id](),
+            after={},
+            room=MOST_STOPS,
+            ends=(),
+            cancelled=self.stay_alive,
         )
-        for refused in report["refused"]:
-            raise AgentRefused(
-                code=refused["code"], message=refused["message"], next_step="Look at its processes on the page."
-            )
-        return dict(report["swept"][0])
+
+    def stay_alive(self) -> bool:
+        """Keep the lease, in work that a cancel does not end."""
+        self.listener.cancelled()
+        return False
 
     def run_starts(self) -> Outcome:
         launches = {launch["launch_id"]: launch for launch in self.intent["launches"]}
@@ -181,7 +182,11 @@ class Engine:
             after=order["after"],
             room=order["side_by_side"],
         )
-        ended = first_bad(outcomes.values(), kinds=(PreconditionFailed, Cancelled))
+        if self.listener.cancelled():
+            rest = [launch for launch in launches.values() if launch["launch_id"] not in outcomes]
+            outcomes = {**self.end_begun(stops=(), launches=rest), **outcomes}
+        survivor = first_bad(outcomes.values(), kinds=(Survives,))
+        ended = survivor or first_bad(outcomes.values(), kinds=(PreconditionFailed, Cancelled))
         if ended is not None:
             return ended
         if len(outcomes) < len(launches):
@@ -194,7 +199,14 @@ class Engine:
         if resume.ended is not None:
             # It ended under an earlier worker, and what it held was given back: it never starts again.
             return self.try_again(launch, gate, resume.ended)
-        start = StartOne(
+        start = self.start_of(launch, resume=resume, gate=gate)
+        broken = None if self.runs_already(launch) else self.find_broken(launch)
+        return self.try_again(launch, gate, start.run() if broken is None else start.not_begun(broken))
+
+    def start_of(
+        self, launch: Mapping[str, Any], *, resume: Resume = FROM_THE_BEGINNING, gate: Callable[[], None] = lambda: None
+    ) -> StartOne:
+        return StartOne(
             session=self.session,
             launch=launch,
             fence=self.fence,
@@ -206,8 +218,6 @@ class Engine:
             roots=self.roots,
             gate=gate,
         )
-        broken = None if self.runs_already(launch) else self.find_broken(launch)
-        return self.try_again(launch, gate, start.run() if broken is None else start.not_begun(broken))
 
     def try_again(self, launch: Mapping[str, Any], gate: Callable[[], None], outcome: Outcome) -> Outcome:
         """Once more under the plan's second id, where the failure is one that a second try may not meet."""
@@ -269,23 +279,3 @@ def sum_up_restart(outcomes: Mapping[str, Outcome], *, total: int) -> Outcome:
     left = total - len(outcomes)
     message = f"{good} of {total} instances were restarted, {left} were left as they are. {bad.message}"
     return replace(bad, message=message)
-
-
-def held_by(pids: frozenset[int], devices: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Bytes by device uuid that processes of these ids hold."""
-    held = {
-        device["uuid"]: sum(item["used"] or 0 for item in device["processes"] if item["pid"] in pids)
-        for device in devices
-    }
-    return {uuid: size for uuid, size in held.items() if size}
-
-
-def memory_not_back(left: Mapping[str, int]) -> Failed:
-    """All processes are gone and the driver still counts memory as theirs."""
-    uuid, size = next(iter(left.items()))
-    return Failed(
-        "MEMORY_NOT_BACK",
-        f"Its processes have ended, but {size / 2**30:.2f} GiB of {uuid} are still counted as theirs.",
-        "Look at the device with nvidia-smi on the host; a driver that does not let go needs a reset by its administrator.",
-        dict(left),
-    )

@@ -42,6 +42,11 @@ class Limits:
     tick: float = 1.0
     phases: Mapping[Phase, float] = field(default_factory=lambda: PHASES)
 
+    @property
+    def stop(self) -> float:
+        """Seconds after which a stop that has not answered is one that never will."""
+        return self.stop_grace * 2 + 30
+
     def of_phase(self, phase: Phase, *, weights: int) -> float:
         """Seconds that this phase may take; loading has as long as its weights need on the slowest disk."""
         if phase is Phase.LOADING:

@@ -23,6 +23,11 @@ class Failed:
 
 
 @dataclass(frozen=True)
+class Survives(Failed):
+    """A cancel asked for its end, and the host says that something of it lives on."""
+
+
+@dataclass(frozen=True)
 class PreconditionFailed:
     """What the plan presupposes does not hold any more; nothing was done."""
 

@@ -1,21 +1,20 @@
 """Starting one instance: ask the host, follow its log to the end of the start, and let it prove that it serves."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from deployments.execution.clock import Clock
+from deployments.execution.ending import Ending, request_change
 from deployments.execution.limits import Limits
-from deployments.execution.listener import LeaseLost, Listener
-from deployments.execution.outcomes import Cancelled, Done, Failed, Outcome, PreconditionFailed
+from deployments.execution.listener import Listener
+from deployments.execution.outcomes import Cancelled, Done, Failed, Outcome, PreconditionFailed, Survives
 from deployments.execution.session import Session
 from deployments.planning.failure import Cause, explain_failure
 from deployments.planning.phases import Progress, advance
 from deployments.planning.preconditions import Broken
 from deployments.planning.readiness import Degraded, NotReady, Verdict, expectation_of, judge_readiness
 from hosts.agent_session import AgentRefused
-from hosts.ssh.errors import TimedOut
 
 # Refusals of the agent that mean: what the plan presupposes does not hold any more.
 PRECONDITIONS = frozenset(
@@ -42,11 +41,15 @@ MOST_LOG_FOR_CAUSE = 2 * 1024 * 1024
 
 @dataclass(frozen=True)
 class Resume:
-    """Where an earlier worker had got to: bytes of the log read, what they told, and the end if it came to that."""
+    """Where an earlier worker had got to: bytes of the log read, what they told, and the end if it came to that.
+
+    `begun`: it asked the host for a start or a stop, and has not seen the end of that.
+    """
 
     offset: int = 0
     progress: Progress = field(default_factory=Progress)
     ended: Outcome | None = None
+    begun: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,7 @@ class StartOne:
         self.roots = roots
         self.gate = gate
         self.gate_passed = False
+        self.ending = Ending(session=session, fence=fence, listener=listener, clock=clock, limits=limits)
         self.offset = resume.offset
         self.progress = resume.progress
 
@@ -306,70 +310,16 @@ class StartOne:
 
     def give_up(self) -> Outcome:
         self.listener.stopping(self.id)
-        self.listener.stopped(self.id, self.stop())
+        try:
+            report = self.stop()
+        except AgentRefused as refusal:
+            return Survives(refusal.code, refusal.message, refusal.next_step, refusal.numbers)
+        self.listener.stopped(self.id, report)
         return Cancelled()
 
     def stop(self) -> Mapping[str, Any]:
-        """End what was begun. A person may lose patience in the middle: then the host waits no longer and kills."""
-        asked = stop_args(self.id, limits=self.limits, reason="start given up")
-        until = self.clock.monotonic() + stop_within(self.limits)
-        hurried = False
-        with not_overtaken():
-            stream = self.session.stream("stop", asked, fence=self.fence)
-            for _ in stream.ticks(self.limits.tick):
-                if not hurried and self.listener.hurried():
-                    hurried = True
-                    self.session.request("hurry", {"launch_id": self.id}, fence=self.fence, timeout=self.limits.launch)
-                if self.clock.monotonic() > until:
-                    raise TimedOut(
-                        "COMMAND_TIMEOUT",
-                        program="agent stop",
-                        seconds=f"{stop_within(self.limits):g}",
-                        address="the host",
-                    )
-        return stream.result or {}
-
-
-def request_change(
-    session: Session, verb: str, args: Mapping[str, Any], *, fence: Mapping[str, Any], timeout: float
-) -> Mapping[str, Any]:
-    """Ask for something that changes the host. Errors: LeaseLost when a later worker has asked for this slot already."""
-    with not_overtaken():
-        return session.request(verb, args, fence=fence, timeout=timeout)
-
-
-@contextmanager
-def not_overtaken() -> Iterator[None]:
-    """The host's word that a later worker has been there means that this one has to leave."""
-    try:
-        yield
-    except AgentRefused as refusal:
-        if refusal.code == "STALE_ATTEMPT":
-            raise LeaseLost(refusal.message) from refusal
-        raise
+        return self.ending.end(self.id, slot=self.launch["slot_key"], reason="start given up")
 
 
 def cause_without_log(code: str, sentence: str, next_step: str) -> Cause:
     return Cause(code=code, sentence=sentence, next_step=next_step, evidence_line=None, line_number=None)
-
-
-def stop_launch(
-    session: Session, launch_id: str, *, fence: Mapping[str, Any], limits: Limits, reason: str
-) -> Mapping[str, Any]:
-    """End everything of the launch. Errors: AgentRefused STILL_ALIVE when something does not die."""
-    asked = stop_args(launch_id, limits=limits, reason=reason)
-    return request_change(session, "stop", asked, fence=fence, timeout=stop_within(limits))
-
-
-def stop_args(launch_id: str, *, limits: Limits, reason: str) -> dict[str, Any]:
-    return {
-        "launch_id": launch_id,
-        "grace_s": limits.stop_grace,
-        "second_term_s": limits.second_term,
-        "reason": reason,
-    }
-
-
-def stop_within(limits: Limits) -> float:
-    """Seconds after which a stop that has not answered is one that never will."""
-    return limits.stop_grace * 2 + 30

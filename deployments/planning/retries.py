@@ -30,7 +30,13 @@ def retry_intent(launch_id: str | None) -> dict[str, Any] | None:
 def second_try(entry: Mapping[str, Any], *, code: str) -> dict[str, Any] | None:
     """Return the launch that follows this one after a failure with this code; None where that is the end of it."""
     retry = entry.get("retry")
-    if not retry or code not in retry["on"]:
+    return following_try(entry) if retry and code in retry["on"] else None
+
+
+def following_try(entry: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the launch that a plan has for a second try of this one; None where it has none."""
+    retry = entry.get("retry")
+    if not retry:
         return None
     return {**entry, "launch_id": retry["launch_id"], "replaces": entry["launch_id"], "retry": None}
 
@@ -40,7 +46,7 @@ def planned_launch(intent: Mapping[str, Any], launch_id: str) -> dict[str, Any]:
     for entry in intent["launches"]:
         if entry["launch_id"] == launch_id:
             return dict(entry)
-        again = second_try(entry, code=WORTH_A_RETRY[0]) if entry.get("retry") else None
+        again = following_try(entry)
         if again is not None and again["launch_id"] == launch_id:
             return again
     raise LookupError(launch_id)

@@ -30,6 +30,8 @@ from hosts.services import keep_uses
 
 WORKER = system_actor("worker")
 LEASE_EVERY_SECONDS = 5
+# The host was asked, and the end of that has not been seen.
+BEGUN = (LaunchState.LAUNCHING, LaunchState.STARTING, LaunchState.STOPPING)
 
 
 class WorkerListener:
@@ -297,17 +299,19 @@ def progress_row(progress: Progress, *, offset: int) -> dict[str, Any]:
 
 
 def resume_point(launch_id: str) -> Resume:
-    """Where the last worker had got to with this launch."""
-    launch = Launch.objects.get(pk=launch_id)
+    """Where the last worker had got to with this launch; a second try that nothing asked for yet has no row."""
+    launch = Launch.objects.filter(pk=launch_id).first()
+    if launch is None:
+        return Resume()
     if launch.state in LAUNCH_TERMINAL:
         return Resume(ended=ending_of(launch))
-    row = launch.progress
+    row, begun = launch.progress, launch.state in BEGUN
     if "offset" not in row:
-        return Resume()
+        return Resume(begun=begun)
     known = {field.name for field in fields(Progress)}
     values = {key: value for key, value in row.items() if key in known}
     values["phase"] = Phase(values["phase"])
-    return Resume(offset=row["offset"], progress=Progress(**values))
+    return Resume(offset=row["offset"], progress=Progress(**values), begun=begun)
 
 
 def ending_of(launch: Launch) -> Outcome:

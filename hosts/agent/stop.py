@@ -191,11 +191,19 @@ def _heads(processes: List[Process]) -> List[Process]:
 
 
 def stop(call: Call) -> Dict[str, Any]:
+    """End everything of the launch and close it.
+
+    `slot`: fenced also where no such launch is known, so that a paused worker's `launch` of it comes too late.
+    """
     launch_id = read_name(call.args, "launch_id")
     grace_s = read_number(call.args, "grace_s", default=30.0, high=3600)
     second_term_s = read_number(call.args, "second_term_s", default=10.0, high=3600)
     reason = read_text(call.args, "reason", "asked for")[:500]
+    slot = read_name(call.args, "slot") if call.args.get("slot") is not None else None
     fence, root = call.read_fence(), call.open_root()
+    if slot is not None:
+        with fenced_slot(call, root, slot, fence):
+            pass
     launch = require_own_launch(root, launch_id, call.options.controller)
     with fenced_slot(call, root, launch.record.slot, fence):
         _want_stop(launch)

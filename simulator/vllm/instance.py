@@ -157,7 +157,7 @@ class Instance:
         process.on_exit = lambda: hand_over(lambda: self.on_exit(process))
 
     def on_signal(self, process: SimulatedProcess, number: int) -> None:
-        if process.gone:
+        if process.gone or (self.fault == "deaf" and number == signal.SIGTERM):
             return
         role = self.tree.role_of(process)
         effect = choose_effect(role=role, stage=self.stage, number=number)

@@ -3,8 +3,8 @@
 import pytest
 from django.utils import timezone
 
-from deployments.execution.engine import held_by
 from deployments.execution.limits import PHASES, Limits
+from deployments.execution.stop import held_by
 from deployments.models import Launch, Reservation, Run
 from deployments.planning.phases import PHASE_ORDER, Phase
 from deployments.services import runs
@@ -82,7 +82,7 @@ class TestMemory:
     def test_that_does_not_come_back_fails_the_stop_in_a_sentence(self, enrol, monkeypatch, limits):
         run = start(enrol("gpu-a"))
         launch = Launch.objects.get(plan=run.plan)
-        monkeypatch.setattr("deployments.execution.engine.held_by", lambda *_: {"GPU-0": 3 * GIB})
+        monkeypatch.setattr("deployments.execution.stop.held_by", lambda *_: {"GPU-0": 3 * GIB})
         limits(memory_back=0.1, probe_pause=0.05)
         stopped = execute(make_stop_plan(deployment=run.deployment, by=ANN, now=timezone.now()))
         launch.refresh_from_db()
