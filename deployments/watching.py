@@ -4,6 +4,7 @@ import contextlib
 import logging
 import random
 import threading
+import time
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -29,10 +30,11 @@ from hosts.problems import problem_of
 from hosts.queries import latest_facts
 from hosts.services import keep_uses
 from hosts.ssh.errors import SshError
+from hosts.ssh.retry import LONGEST_WAIT_S, wait_before_retry
+from hosts.vault import VaultClosed
 
 log = logging.getLogger(__name__)
 LEASE_SECONDS = 30
-LONGEST_PAUSE_SECONDS = 60
 FACTS_SECONDS = 200
 SAMPLES_KEPT_SECONDS = 24 * 3600
 
@@ -58,22 +60,28 @@ class Watcher:
         now = timezone.now()
         held = HostWatch.objects.filter(until__gt=now).exclude(owner=OWNER).values("host_id")
         mine = [host_id for host_id, thread in self.threads.items() if thread.is_alive()]
-        hosts = Host.objects.filter(state=Host.State.ENROLLED).exclude(pk__in=held).exclude(pk__in=mine)
+        waiting = HostWatch.objects.filter(waits_for_person=True).values("host_id")
+        hosts = Host.objects.filter(state=Host.State.ENROLLED).exclude(pk__in=[*mine])
+        hosts = hosts.exclude(pk__in=held).exclude(pk__in=waiting)
         return list(hosts.values_list("pk", flat=True))
 
     def watch_host(self, host_id: int) -> None:
-        """Watch until somebody else holds the host or it is gone; after a failure again, later and later."""
-        pause = 1.0
+        """Watch until somebody else holds the host, it is gone, or only a person can help; else again, later and later."""
+        failures = 0
         try:
             while not self.stop.is_set() and lease(host_id):
+                began = time.monotonic()
                 try:
                     HostWatching(host_id, stop=self.stop).run()
-                    pause = 1.0
-                except (SshError, AgentRefused) as error:
-                    mark_unheard(host_id, error)
-                    # Full jitter: many hosts behind one bastion must not come back together.
-                    self.stop.wait(random.uniform(pause / 2, pause))  # noqa: S311
-                    pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+                    failures = 0
+                except (SshError, AgentRefused, VaultClosed) as error:
+                    # Only a watch that lasted ends a row of failures: a host may let in and hang up at once.
+                    failures = 1 if time.monotonic() - began > LONGEST_WAIT_S else failures + 1
+                    wait = wait_before_retry(error.code, failures=failures, jitter=random.random)
+                    mark_unheard(host_id, error, wait=wait)
+                    if wait is None:
+                        return
+                    self.stop.wait(wait)
         except Exception:
             log.exception("Watching host %s ended", host_id)
         finally:
@@ -217,12 +225,15 @@ class HostWatching:
 
 
 def lease(host_id: int) -> bool:
-    """Take or renew the watch of a host by compare-and-swap; False when another watcher holds it."""
+    """Take or renew the watch of a host by compare-and-swap.
+
+    False when another watcher holds it, or when it waits for a person.
+    """
     now = timezone.now()
     HostWatch.objects.get_or_create(host_id=host_id)
     free = Q(until__isnull=True) | Q(until__lt=now) | Q(owner=OWNER)
     return bool(
-        HostWatch.objects.filter(free, host_id=host_id).update(
+        HostWatch.objects.filter(free, host_id=host_id, waits_for_person=False).update(
             owner=OWNER, until=now + timedelta(seconds=LEASE_SECONDS)
         )
     )
@@ -244,13 +255,23 @@ def mark_heard(host: Host) -> None:
         announce("fleet", f"host.{host.pk}")
 
 
-def mark_unheard(host_id: int, error) -> None:
-    """Not heard is not down: the belief about its instances stays, with its age."""
+def mark_unheard(host_id: int, error, *, wait: float | None) -> None:
+    """Not heard is not down: the belief about its instances stays, with its age.
+
+    `wait` is seconds until the next attempt: the host is held as long, or another watcher would begin its own row of
+    attempts. None: it is let go and left alone until a person has acted.
+    """
     now = timezone.now()
     with transaction.atomic():
         watch = HostWatch.objects.select_for_update().get(host_id=host_id)
         since = watch.since if watch.reachable is False else now
-        HostWatch.objects.filter(pk=watch.pk).update(reachable=False, since=since, problem=problem_of(error))
+        HostWatch.objects.filter(pk=watch.pk).update(
+            reachable=False,
+            since=since,
+            problem=problem_of(error),
+            waits_for_person=wait is None,
+            until=None if wait is None else now + timedelta(seconds=LEASE_SECONDS + wait),
+        )
         announce("fleet", f"host.{host_id}")
 
 

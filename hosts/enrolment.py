@@ -21,9 +21,10 @@ from hosts.facts.model import FactsProblem
 from hosts.facts.model import HostFacts as Facts
 from hosts.facts.parse import parse_facts
 from hosts.live import announce
-from hosts.models import Device, Host, HostFacts
+from hosts.models import Device, Host, HostFacts, HostWatch
 from hosts.ssh.errors import SshError
 from hosts.ssh.paramiko_runner import read_host_key
+from hosts.ssh.retry import waits_for_person
 
 CLAIM_SECONDS = 120
 FACTS_TIMEOUT_SECONDS = 60
@@ -64,7 +65,17 @@ def finish(host: Host, problem: dict | None) -> None:
             values["state"] = Host.State.REFUSED
             record(actor=WORKER, action="host.enrolment_refused", subject=host, after={"code": problem["code"]})
         Host.objects.filter(pk=host.pk).update(**values)
+        release_watch(host, problem)
         announce("fleet", f"host.{host.pk}")
+
+
+def release_watch(host: Host, problem: dict | None) -> None:
+    """Let the watcher try again, unless the sign-in or an identity was just refused once more.
+
+    Jobs of an enrolled host are asked for by people, or by a watcher that hears it: one press is one attempt.
+    """
+    if not waits_for_person((problem or {}).get("code")):
+        HostWatch.objects.filter(host=host, waits_for_person=True).update(waits_for_person=False)
 
 
 def show_key(host: Host) -> None:

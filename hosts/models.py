@@ -167,6 +167,8 @@ class HostWatch(models.Model):
     reachable = models.BooleanField(null=True)
     since = models.DateTimeField(null=True)
     problem = models.JSONField(null=True)
+    # Not tried again until a person has done something: the sign-in or an identity was refused (hosts/ssh/retry.py).
+    waits_for_person = models.BooleanField(default=False, db_default=False)
     # Live launches of other controllers there, as last seen: controller, instance, state, port. Empty: none, or not seen.
     others = models.JSONField(null=True)
 

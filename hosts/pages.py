@@ -9,7 +9,7 @@ from accounts.templatetags.show import size
 from hosts.access import hosts_for
 from hosts.facts.model import FactsProblem
 from hosts.facts.parse import parse_facts
-from hosts.models import Device, Host
+from hosts.models import Device, Host, HostWatch
 from hosts.problems import problem_of
 
 CHART_SPAN = timedelta(minutes=30)
@@ -82,10 +82,18 @@ def trouble_of(host: Host) -> dict | None:
         return {
             "code": problem.get("code", "NOT_HEARD"),
             "message": problem.get("message") or _("The host does not answer."),
-            "next_step": problem.get("next_step", ""),
+            "next_step": next_step_unheard(watch),
             "unheard": True,
         }
     return host.problem
+
+
+def next_step_unheard(watch: HostWatch) -> str:
+    """Return what to do, and whether anything happens by itself."""
+    known = (watch.problem or {}).get("next_step", "")
+    if not watch.waits_for_person:
+        return known
+    return f"{known} {_('It is not tried again by itself: press Refresh once this is settled.')}".strip()
 
 
 def host_page(host: Host, *, now: datetime) -> dict:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import paramiko
 
-from hosts.ssh.command import Command, Result
+from hosts.ssh.command import Command, Result, clean_text
 from hosts.ssh.endpoint import Endpoint, HostKey, KeyAuth, Limits
 from hosts.ssh.errors import (
     AuthRefused,
@@ -45,7 +45,21 @@ ALGORITHMS = {
 PRIVATE_KEY_KINDS = (paramiko.Ed25519Key, paramiko.ECDSAKey, paramiko.RSAKey)
 SSH_KEEPALIVE_S = 5
 SETTLE_S = 0.3
+TOO_MANY_TRIES = "too many authentication failures"
 USUAL = Limits()
+
+
+class _Transport(paramiko.Transport):
+    """Keeps what the server said when it hung up; the library only logs it."""
+
+    farewell = ""
+
+    def _parse_disconnect(self, message: paramiko.Message) -> None:
+        position = message.packet.tell()
+        message.get_int()
+        self.farewell = clean_text(message.get_string())
+        message.packet.seek(position)
+        super()._parse_disconnect(message)  # type: ignore[misc]  # not in the stubs
 
 
 def connect(endpoint: Endpoint, *, limits: Limits = USUAL, no_delay: bool = True) -> ParamikoRunner:
@@ -131,9 +145,7 @@ def _as_host_key(key: paramiko.PKey) -> HostKey:
     return HostKey(kind=key.get_name(), base64=base64.b64encode(key.asbytes()).decode("ascii"))
 
 
-def _start(
-    address: str, port: int, *, kinds: tuple[str, ...], limits: Limits, no_delay: bool = True
-) -> paramiko.Transport:
+def _start(address: str, port: int, *, kinds: tuple[str, ...], limits: Limits, no_delay: bool = True) -> _Transport:
     """Give a transport whose keys are exchanged and whose peer is not yet trusted."""
     sock = open_socket(address, port, timeout=limits.connect, no_delay=no_delay)
     try:
@@ -141,7 +153,7 @@ def _start(
         sock.settimeout(None)
         wanted = {name for kind in kinds for name in ALGORITHMS[kind]}
         others = [name for names in ALGORITHMS.values() for name in names if name not in wanted]
-        transport = paramiko.Transport(sock, disabled_algorithms={"keys": others})
+        transport = _Transport(sock, disabled_algorithms={"keys": others})
     except BaseException:
         sock.close()
         raise
@@ -169,7 +181,7 @@ def _negotiate(transport: paramiko.Transport, *, address: str, port: int, timeou
         raise Unreachable("PORT_SILENT", address=address, port=port, seconds=f"{timeout:g}")
 
 
-def _sign_in(transport: paramiko.Transport, endpoint: Endpoint, key: paramiko.PKey | None, limits: Limits) -> None:
+def _sign_in(transport: _Transport, endpoint: Endpoint, key: paramiko.PKey | None, limits: Limits) -> None:
     about = {"address": endpoint.address, "user": endpoint.user}
     try:
         if isinstance(endpoint.auth, KeyAuth):
@@ -184,7 +196,8 @@ def _sign_in(transport: paramiko.Transport, endpoint: Endpoint, key: paramiko.PK
     except paramiko.AuthenticationException as error:
         if "timeout" in str(error).lower():
             raise TimedOut("AUTH_TIMEOUT", address=endpoint.address, seconds=f"{limits.auth:g}") from error
-        if transport.is_active():
+        # With MaxAuthTries 1 sshd hangs up at the first refusal (OpenSSH 9.2, seen).
+        if transport.is_active() or TOO_MANY_TRIES in transport.farewell.lower():
             raise AuthRefused("WRONG_PASSWORD" if key is None else "WRONG_KEY", **about) from error
         # "Authentication failed: transport shut down or saw EOF": nobody judged the key.
         raise ConnectionLost("CONNECTION_LOST", address=endpoint.address, detail="during the sign-in") from error

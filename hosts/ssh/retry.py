@@ -1,4 +1,4 @@
-"""Back-off for connecting: a pure schedule, and a caller that follows it."""
+"""Whether and when a failed connection is tried again: pure judgements, and a caller that follows them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,36 @@ import random
 import time
 from typing import TYPE_CHECKING, TypeVar
 
-from hosts.ssh.errors import SshError
+from hosts.ssh.errors import AuthRefused, HostKeyChanged, HostKeyUnknown, SshError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 T = TypeVar("T")
+
+# Repeating these locks accounts, earns sshd's penalties (PerSourcePenalties, OpenSSH 9.8 and newer) and trains
+# people to click through. MACHINE_CHANGED is the agent's word for another machine behind a right key.
+WAIT_FOR_A_PERSON = frozenset({*AuthRefused.texts, *HostKeyUnknown.texts, *HostKeyChanged.texts, "MACHINE_CHANGED"})
+LONGEST_WAIT_S = 60.0
+
+
+def waits_for_person(code: str | None) -> bool:
+    """Tell whether a failure with this code is never repeated until a person has done something about it."""
+    return code in WAIT_FOR_A_PERSON
+
+
+def wait_before_retry(
+    code: str, *, failures: int, jitter: Callable[[], float], first: float = 1.0, cap: float = LONGEST_WAIT_S
+) -> float | None:
+    """Give the seconds until a host is tried again by itself, None for never.
+
+    `failures` counts those in a row, this one included; `jitter` as in `schedule_delays`.
+    """
+    if waits_for_person(code):
+        return None
+    # The exponent is bounded: a host may be away for weeks.
+    step = min(cap, first * 2.0 ** min(max(0, failures - 1), 30))
+    return step * (0.5 + 0.5 * jitter())
 
 
 def schedule_delays(

@@ -56,6 +56,11 @@ class TestRefusals:
         error = fail(endpoint_of(host, auth=KeyAuth(make_key_pair(tmp_path / "other"))))
         assert (error.code, error.transient) == ("WRONG_KEY", False)
 
+    def test_wrong_key_where_sshd_hangs_up_at_the_first_refusal(self, tmp_path):
+        with hosts(1, sshd=["MaxAuthTries 1"]) as rig:
+            error = fail(endpoint_of(rig[0], auth=KeyAuth(make_key_pair(tmp_path / "other"))))
+        assert (error.code, error.transient) == ("WRONG_KEY", False)
+
     def test_unknown_account(self, host):
         assert fail(endpoint_of(host, user="nobody-here")).code == "WRONG_KEY"
 
