@@ -3,7 +3,8 @@
     SshError                     code, message, next_step, numbers, transient
     ├── Unreachable              HOST_UNREACHABLE (t) · PORT_CLOSED (t) · PORT_SILENT (t) · NAME_UNKNOWN ·
     │                            NOT_SSH · NO_COMMON_ALGORITHM
-    ├── TooManyConnections       TOO_MANY_CONNECTIONS (t): MaxStartups, or dropped before the first line
+    ├── TooManyConnections       TOO_MANY_CONNECTIONS (t): MaxStartups, or dropped before the first line ·
+    │                            SIGN_INS_UNDER_WAY (t): the bound of this process (admission.py)
     ├── HostKeyUnknown           HOST_KEY_UNKNOWN: none pinned yet, or of a kind that is not spoken
     ├── HostKeyChanged           HOST_KEY_CHANGED: both fingerprints in `numbers`; there is no switch to go on
     ├── AuthRefused              WRONG_KEY · WRONG_PASSWORD · KEY_UNREADABLE · KEY_NEEDS_PASSPHRASE ·
@@ -92,6 +93,11 @@ class TooManyConnections(SshError):
             True,
             "{address} dropped the connection before SSH began; sshd does so when too many log in at once.",
             "Wait a moment. If it stays so, raise MaxStartups in its sshd_config, or end its ban.",
+        ),
+        "SIGN_INS_UNDER_WAY": (
+            True,
+            "The connection to {address} waited {seconds} s for its turn: too many sign-ins are under way.",
+            "Wait a moment. If it stays so, look for hosts that let nobody in and for the load of this server.",
         ),
     }
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import paramiko
 
+from hosts.ssh.admission import ADMISSION
 from hosts.ssh.command import Command, Result, clean_text
 from hosts.ssh.endpoint import Endpoint, HostKey, KeyAuth, Limits
 from hosts.ssh.errors import (
@@ -76,7 +77,8 @@ def connect(endpoint: Endpoint, *, limits: Limits = USUAL, no_delay: bool = True
         raise HostKeyUnknown("HOST_KEY_UNKNOWN", address=endpoint.address, detail=detail)
     key = load_private_key(endpoint.auth) if isinstance(endpoint.auth, KeyAuth) else None
     try:
-        transport = _start(endpoint.address, endpoint.port, kinds=(pinned.kind,), limits=limits, no_delay=no_delay)
+        with ADMISSION.enter(endpoint.address, endpoint.port):
+            transport = _enter(endpoint, pinned, key, limits=limits, no_delay=no_delay)
     except Unreachable as error:
         if error.code != "NO_COMMON_ALGORITHM":
             raise
@@ -84,14 +86,21 @@ def connect(endpoint: Endpoint, *, limits: Limits = USUAL, no_delay: bool = True
         # other matter.
         found = read_host_key(endpoint.address, endpoint.port, limits=limits)
         raise _changed(endpoint.address, pinned, found) from error
+    return ParamikoRunner(transport, address=endpoint.address, limits=limits)
+
+
+def _enter(
+    endpoint: Endpoint, pinned: HostKey, key: paramiko.PKey | None, *, limits: Limits, no_delay: bool
+) -> _Transport:
+    """Give a transport whose host key is the pinned one and whose account is signed in."""
+    transport = _start(endpoint.address, endpoint.port, kinds=(pinned.kind,), limits=limits, no_delay=no_delay)
     try:
-        found = _read_key(transport)
-        _compare(endpoint.address, pinned, found)
+        _compare(endpoint.address, pinned, _read_key(transport))
         _sign_in(transport, endpoint, key, limits)
     except BaseException:
         transport.close()
         raise
-    return ParamikoRunner(transport, address=endpoint.address, limits=limits)
+    return transport
 
 
 def read_host_key(address: str, port: int, *, limits: Limits = USUAL) -> HostKey:
@@ -99,11 +108,12 @@ def read_host_key(address: str, port: int, *, limits: Limits = USUAL) -> HostKey
 
     Errors: Unreachable, TooManyConnections.
     """
-    transport = _start(address, port, kinds=tuple(ALGORITHMS), limits=limits)
-    try:
-        return _read_key(transport)
-    finally:
-        transport.close()
+    with ADMISSION.enter(address, port):
+        transport = _start(address, port, kinds=tuple(ALGORITHMS), limits=limits)
+        try:
+            return _read_key(transport)
+        finally:
+            transport.close()
 
 
 def load_private_key(auth: KeyAuth) -> paramiko.PKey:

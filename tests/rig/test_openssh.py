@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,17 @@ class TestCrowds:
             runner = call_with_retry(lambda: connect(endpoint_of(rig[0]), limits=QUICK), on_retry=on_retry)
             runner.close()
             assert told[0] == "TOO_MANY_CONNECTIONS"
+
+    def test_a_hundred_at_once_meet_no_limit_of_an_sshd_as_it_is_shipped(self):
+        with hosts(1) as rig:
+            endpoint = endpoint_of(rig[0])
+            with ThreadPoolExecutor(100) as pool:
+                runners = list(pool.map(lambda _: connect(endpoint, limits=QUICK), range(100)))
+            log = rig[0].sshd_log()
+            for runner in runners:
+                runner.close()
+        assert log.count("Accepted publickey") == 100
+        assert not [line for line in log.splitlines() if "MaxStartups" in line or "drop connection" in line]
 
     def test_a_refused_channel_is_told_from_a_lost_connection(self):
         with hosts(1, sshd=["MaxSessions 2"]) as rig:

@@ -17,6 +17,7 @@ CASES = {
     "NOT_SSH": ("end", "later"),
     "NO_COMMON_ALGORITHM": ("end", "later"),
     "TOO_MANY_CONNECTIONS": ("later", "later"),
+    "SIGN_INS_UNDER_WAY": ("later", "later"),
     "HOST_KEY_UNKNOWN": ("end", "person"),
     "HOST_KEY_CHANGED": ("end", "person"),
     "WRONG_KEY": ("end", "person"),
