@@ -68,6 +68,7 @@ def running_instance(launch: Launch) -> RunningInstance:
         address=launch.address,
         reserved=dict(held),
         revision_number=launch.revision.number,
+        processes=tuple(launch.processes) if launch.state == LaunchState.ORPHANED else (),
     )
 
 

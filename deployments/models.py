@@ -209,6 +209,8 @@ class Launch(models.Model):
     ended_at = models.DateTimeField(null=True)
     observed_at = models.DateTimeField(null=True)
     processes = models.JSONField(default=list)  # as last observed
+    # Of an orphan: what looked like it and was not proven to be of it, with why. As last observed.
+    left_alone = models.JSONField(default=list, db_default=[])
 
     class Meta:
         ordering = ["-created_at"]

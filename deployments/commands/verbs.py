@@ -241,8 +241,23 @@ def plan_outcome(plan: Plan) -> Outcome:
         lines.append(f"  {launch['instance']['name']} on {', '.join(launch['devices'])}, port {launch['port']}")
         lines.append(f"    {' '.join(launch['argv'])}")
     lines.extend(f"  stops {stop['launch_id']}" for stop in intent["stops"])
+    lines.extend(sweep_lines(plan, intent))
     lines.extend(f"  {note['level']}: {note['message']}" for note in plan.display["notes"])
     return Outcome(OK, {"plan": plan.pk, "digest": plan.digest, "intent": intent}, lines)
+
+
+def sweep_lines(plan: Plan, intent: dict) -> list[str]:
+    """Each process that would be signalled with its proof, and each that was found and is left alone."""
+    named = [
+        f"    ends {process['pid']} {process['title']} (proof: {process['proof']})"
+        for stop in intent["stops"]
+        for process in stop.get("processes", [])
+    ]
+    spared = [
+        f"    leaves {item['pid']} {item['title']} of {item['user']} ({item['why']})"
+        for item in plan.display.get("left_alone", [])
+    ]
+    return named + spared
 
 
 def start_run(plan: Plan, options, actor: Actor) -> Outcome:
@@ -330,8 +345,17 @@ def stop(options, actor: Actor) -> Outcome:
 
 
 def sweep(options, actor: Actor) -> Outcome:
-    """Remove what is left of launches whose API server is gone."""
-    return remove(options, actor, make_sweep_plan)
+    """Remove what is left of launches whose API server is gone; says first what that ends and what it leaves alone."""
+    deployment = Deployment.objects.filter(name=options["deployment"]).first()
+    if deployment is None:
+        return not_found(options["deployment"])
+    made = make_sweep_plan(deployment=deployment, by=actor, now=timezone.now())
+    if isinstance(made, Refused):
+        return refusal_outcome(made)
+    preview = plan_outcome(made)
+    started = start_run(made, options, actor)
+    body = {"intent": preview.body["intent"], "left_alone": made.display["left_alone"], **started.body}
+    return replace(started, body=body, lines=[*preview.lines, *started.lines])
 
 
 def restart(options, actor: Actor) -> Outcome:

@@ -149,7 +149,7 @@ class Engine:
             slot=self.slots[launch_id],
             ending=self.ending,
             observe=self.observe,
-            sweep=self.intent["kind"] == "sweep",
+            sweep=self.named_of(launch_id) if self.intent["kind"] == "sweep" else None,
         ).run()
 
     def end_begun(self, *, stops: Iterable[str], launches: Iterable[Mapping[str, Any]]) -> Mapping[str, Outcome]:
@@ -172,6 +172,11 @@ class Engine:
         """Keep the lease, in work that a cancel does not end."""
         self.listener.cancelled()
         return False
+
+    def named_of(self, launch_id: str) -> dict[str, Any]:
+        """The processes that the plan named; a plan stored before plans did so names none."""
+        stops = [stop for stop in self.intent["stops"] if stop["launch_id"] == launch_id]
+        return {"processes": stops[0]["processes"]} if stops and "processes" in stops[0] else {}
 
     def run_starts(self) -> Outcome:
         launches = {launch["launch_id"]: launch for launch in self.intent["launches"]}

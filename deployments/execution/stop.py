@@ -9,16 +9,26 @@ from hosts.agent_session import AgentRefused
 
 
 class StopOne:
-    """One launch of a plan that ends it. `observe`: asks the host what lives there. `sweep`: it is an orphan's rest."""
+    """One launch of a plan that ends it. `observe`: asks the host what lives there.
+
+    `sweep`: for the rest of an orphan, what the plan named of it: {"processes": [...]}; {} for plans that named none.
+    """
 
     def __init__(
-        self, *, launch_id: str, slot: str, ending: Ending, observe: Callable[[], Mapping[str, Any]], sweep: bool
+        self,
+        *,
+        launch_id: str,
+        slot: str,
+        ending: Ending,
+        observe: Callable[[], Mapping[str, Any]],
+        sweep: Mapping[str, Any] | None,
     ) -> None:
         self.id = launch_id
         self.slot = slot
         self.ending = ending
         self.observe = observe
-        self.remove = self.sweep if sweep else self.stop
+        self.named = sweep
+        self.remove = self.stop if sweep is None else self.sweep
 
     def run(self) -> Outcome:
         self.ending.listener.stopping(self.id)
@@ -42,7 +52,7 @@ class StopOne:
         report = request_change(
             self.ending.session,
             "sweep",
-            {"preview": False, "launches": [self.id]},
+            {"preview": False, "launches": [self.id], **(self.named or {})},
             fence=self.ending.fence,
             timeout=self.ending.limits.stop,
         )

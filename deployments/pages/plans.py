@@ -32,6 +32,20 @@ PRECONDITIONS = {
 }
 
 
+PROOFS = {
+    "marker": gettext_lazy("the launch id is in its environment"),
+    "leader": gettext_lazy("the recorded process id and start time"),
+    "session": gettext_lazy("in the session of the launch, started after its leader"),
+}
+SPARED = {
+    "OTHER_USER": gettext_lazy("it belongs to another user"),
+    "OTHER_LAUNCH": gettext_lazy("it carries the id of another launch"),
+    "BEFORE_LEADER": gettext_lazy("it is older than the launch"),
+    "SESSION_REUSED": gettext_lazy("its session has the number of the launch's, and is another"),
+    "NO_PROOF": gettext_lazy("nothing but its title speaks for it"),
+}
+
+
 def plan_page(plan: Plan, user, *, now) -> dict:
     intent = json.loads(bytes(plan.intent))
     launches = intent.get("launches") or []
@@ -50,6 +64,10 @@ def plan_page(plan: Plan, user, *, now) -> dict:
         "expired": plan.state == Plan.State.EXPIRED or (plan.state == Plan.State.OPEN and plan.expires_at <= now),
         "launches": [shown_launch(launch, devices, values=values) for launch in launches],
         "stops": [{**stop, "name": instance_name(stop)} for stop in stops],
+        "swept": swept_processes(stops),
+        "left_alone": [
+            {**item, "reason": SPARED.get(item["why"], item["why"])} for item in plan.display.get("left_alone") or []
+        ],
         "steps": [[names.get(str(key), str(key)) for key in step] for step in waves_of(intent)],
         "bars": [device_bar(bar) for bar in plan.display.get("memory") or []],
         "notes": plan.display.get("notes") or [],
@@ -59,6 +77,15 @@ def plan_page(plan: Plan, user, *, now) -> dict:
         "difference": difference(running, plan.revision, user) if running else [],
         "run": getattr(plan, "run", None),
     }
+
+
+def swept_processes(stops: list[dict]) -> list[dict]:
+    """The processes that a sweep may signal, each with its proof in words; empty for other plans."""
+    return [
+        {**process, "name": instance_name(stop), "reason": PROOFS.get(process["proof"], _("not told"))}
+        for stop in stops
+        for process in stop.get("processes") or []
+    ]
 
 
 def refused_page(deployment: Deployment, refused: Refused) -> dict:

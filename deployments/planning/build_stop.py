@@ -9,7 +9,7 @@ from deployments.planning.plan import HostRef, Plan, RevisionRef, RunningInstanc
 from deployments.planning.refusals import Refusal, RefusalCode, Refused
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 def build_stop_plan(
@@ -41,11 +41,18 @@ def build_stop_plan(
         "host": host_intent(host),
         "launches": [],
         "stops": [
-            stop_intent(target, reason=reason, grace_s=grace_s, second_term_s=second_term_s) for target in ordered
+            stop_intent(target, reason=reason, grace_s=grace_s, second_term_s=second_term_s)
+            | ({"processes": [named_process(process) for process in target.processes]} if kind == "sweep" else {})
+            for target in ordered
         ],
         "order": {"after": {}},
     }
     return seal_plan(intent=intent, preconditions=(*identity(host), *launches_known(ordered)), notes=())
+
+
+def named_process(process: Mapping[str, Any]) -> dict[str, Any]:
+    """A process that a sweep may signal, with why it is ours; nothing else is touched when the plan runs."""
+    return {name: process.get(name) for name in ("pid", "start_time", "title", "role", "proof")}
 
 
 def _nothing_to_stop(*, deployment_name: str, host: HostRef) -> Refusal:

@@ -75,6 +75,8 @@ class RunningInstance:
     address: str = "127.0.0.1"
     reserved: Mapping[str, int] = field(default_factory=dict)
     revision_number: int | None = None
+    # What was seen of an orphan last: pid, start_time, title, role and proof of each process.
+    processes: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -107,7 +107,10 @@ def note(launch: Launch, view: View, *, now: datetime) -> None:
             measured[uuid] = measured.get(uuid, 0) + size
     with transaction.atomic():
         Launch.objects.filter(pk=launch.pk).update(
-            processes=view["processes"], observed_at=now, **({"measured": measured} if measured else {})
+            processes=view["processes"],
+            left_alone=view.get("left_alone") or [],
+            observed_at=now,
+            **({"measured": measured} if measured else {}),
         )
         announce(f"launch.{launch.pk}")
 
@@ -147,6 +150,10 @@ def found_orphaned(launch: Launch, view: View, *, now: datetime) -> None:
             },
             exit_code=view.get("exit_code"),
             exit_signal=view.get("exit_signal"),
+            # With the state, not after it: a sweep may be planned from this at once, and touches what it names alone.
+            processes=view["processes"],
+            left_alone=view.get("left_alone") or [],
+            observed_at=now,
         )
         if moved:
             record(actor=WATCHER, action="launch.orphaned", subject=launch, after={"processes": len(left)})

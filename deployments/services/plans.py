@@ -189,7 +189,18 @@ def make_removal_plan(kind, *, deployment: Deployment, launches, by: Actor, now:
         )
         if isinstance(built, Refused):
             return built
-        return keep_plan(built, kind=kind, deployment=deployment, revision=rows[0].revision, host=host, by=by, now=now)
+        plan = keep_plan(built, kind=kind, deployment=deployment, revision=rows[0].revision, host=host, by=by, now=now)
+        if kind == Plan.Kind.SWEEP:
+            plan.display["left_alone"] = left_alone(rows)
+            plan.save(update_fields=["display"])
+        return plan
+
+
+def left_alone(launches: list[Launch]) -> list[dict]:
+    """What was found beside these orphans and is not proven to be of any of them: each process once, with why."""
+    ours = {(process["pid"], process["start_time"]) for launch in launches for process in launch.processes}
+    found = {(item["pid"], item["start_time"]): item for launch in launches for item in launch.left_alone}
+    return [item for key, item in found.items() if key not in ours]
 
 
 def refuse(code: str, message: str, next_step: str) -> Refused:

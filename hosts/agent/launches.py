@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from .locks import is_locked
-from .ownership import Identity, find_leader, owned_processes
+from .ownership import Identity, find_leader, find_spared, owned_processes, proof_of
 from .refusal import Refusal
 from .state_root import StateRoot
 from .status_file import Status, read_json, read_status, write_json
@@ -73,6 +73,9 @@ class Standing:
     leader: Optional[Process]
     supervised: bool
     state: str  # starting, running, exited, orphaned, unknown
+    proofs: Tuple[str, ...] = ()  # one for each of `processes`, see ownership.proof_of
+    # Of an orphaned launch: what looks like it and is not proven to be of it, with why.
+    spared: Tuple[Tuple[Process, str], ...] = ()
 
     @property
     def live(self) -> bool:
@@ -143,7 +146,9 @@ def judge(launch: Launch, processes: Sequence[Process], *, uid: int) -> Standing
     leader = find_leader(launch.identity, owned)
     supervised = not launch.earlier and _is_supervised(launch, processes)
     state = state_of(launch.status, earlier=launch.earlier, leader=leader, owned=owned, supervised=supervised)
-    return Standing(launch, tuple(owned), leader, supervised, state)
+    proofs = (proof_of(launch.identity, process, processes, uid=uid) or "" for process in owned)
+    spared = find_spared(launch.identity, processes, uid=uid) if state == "orphaned" else ()
+    return Standing(launch, tuple(owned), leader, supervised, state, tuple(proofs), tuple(spared))
 
 
 def _is_supervised(launch: Launch, processes: Sequence[Process]) -> bool:

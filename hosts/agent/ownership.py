@@ -14,7 +14,7 @@ leader of that session is another process than the recorded one, and when a mark
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, Iterable, List, Optional, Sequence
+from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
 from .system import Process
 
@@ -51,11 +51,44 @@ def owned_processes(identity: Identity, processes: Sequence[Process], *, uid: in
 
 def is_owned(identity: Identity, process: Process, processes: Sequence[Process], *, uid: int) -> bool:
     """The same question for one process, asked again at the moment of a signal."""
-    return (
-        process.uid == uid
-        and not process.gone
-        and _is_owned(identity, process, by_session=_session_holds(identity, processes))
-    )
+    return proof_of(identity, process, processes, uid=uid) is not None
+
+
+def proof_of(identity: Identity, process: Process, processes: Sequence[Process], *, uid: int) -> Optional[str]:
+    """Why a process is of the launch; None where nothing proves it.
+
+    `marker`: the launch id in its environment. `leader`: the recorded pid and start time. `session`: the recorded session,
+    started no earlier than the leader.
+    """
+    by_session = _session_holds(identity, processes)
+    if process.uid != uid or process.gone or not _is_owned(identity, process, by_session=by_session):
+        return None
+    if process.marker is not None:
+        return "marker"
+    return "leader" if process.pid == identity.leader_pid else "session"
+
+
+def find_spared(identity: Identity, processes: Sequence[Process], *, uid: int) -> List[Tuple[Process, str]]:
+    """Live processes that look as if they were of the launch and are not proven to be: each with why it is left alone."""
+    found = [(process, _why_spared(identity, process, processes, uid=uid)) for process in processes]
+    return [(process, why) for process, why in found if why is not None]
+
+
+def _why_spared(identity: Identity, process: Process, processes: Sequence[Process], *, uid: int) -> Optional[str]:
+    in_session = identity.sid is not None and process.sid == identity.sid
+    alike = role_of(process, leader_pid=None) not in ("other", "resource_tracker")
+    if process.gone or not (in_session or alike or process.marker == identity.launch_id):
+        return None
+    if proof_of(identity, process, processes, uid=uid) is not None:
+        return None
+    if process.uid != uid:
+        return "OTHER_USER"
+    if process.marker is not None:
+        return "OTHER_LAUNCH"
+    if not in_session:
+        return "NO_PROOF"
+    early = identity.leader_start is not None and process.start_time < identity.leader_start
+    return "BEFORE_LEADER" if early else "SESSION_REUSED"
 
 
 def find_leader(identity: Identity, owned: Iterable[Process]) -> Optional[Process]:

@@ -11,6 +11,7 @@ from .launches import Standing, describe_exit
 from .ownership import role_of
 from .system import DeviceUse, Process
 
+MOST_SPARED = 32
 DeviceMemory = Mapping[int, Dict[str, Optional[int]]]
 
 
@@ -48,8 +49,22 @@ def user_name(uid: int) -> str:
 def process_views(standing: Standing, memory: DeviceMemory) -> List[Dict[str, Any]]:
     leader_pid = standing.launch.identity.leader_pid or (standing.leader.pid if standing.leader else None)
     return [
-        process_view(process, role=role_of(process, leader_pid=leader_pid), memory=memory)
-        for process in standing.processes
+        {**process_view(process, role=role_of(process, leader_pid=leader_pid), memory=memory), "proof": proof}
+        for process, proof in zip(standing.processes, standing.proofs)
+    ]
+
+
+def spared_views(standing: Standing) -> List[Dict[str, Any]]:
+    """What a sweep of this launch would find and leave alone."""
+    return [
+        {
+            "pid": process.pid,
+            "start_time": process.start_time,
+            "title": process.title,
+            "user": user_name(process.uid),
+            "why": why,
+        }
+        for process, why in standing.spared[:MOST_SPARED]
     ]
 
 
@@ -75,6 +90,7 @@ def launch_view(standing: Standing, memory: DeviceMemory) -> Dict[str, Any]:
         "log_size": log_size(record.log_path),
         "closed": launch.closed,
         "processes": process_views(standing, memory),
+        "left_alone": spared_views(standing),
     }
 
 
@@ -110,8 +126,14 @@ def unknown_view(launch_id: str, processes: Sequence[Process], memory: DeviceMem
         "log_path": None,
         "log_size": None,
         "closed": False,
+        "left_alone": [],
         "processes": [
-            process_view(process, role=role_of(process, leader_pid=leader.pid if leader else None), memory=memory)
+            {
+                **process_view(
+                    process, role=role_of(process, leader_pid=leader.pid if leader else None), memory=memory
+                ),
+                "proof": "marker",
+            }
             for process in processes
         ],
     }

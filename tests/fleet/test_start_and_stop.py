@@ -1,5 +1,6 @@
 """Plan, start, verify, watch and stop on a simulated host, through the application's own services."""
 
+import json
 import threading
 from datetime import timedelta
 
@@ -194,6 +195,10 @@ class TestWatcher:
         assert any("EngineCore" in process["title"] for process in launch.processes)
         assert Reservation.objects.get(launch=launch).until is None
         plan = make_sweep_plan(deployment=run.deployment, by=ANN, now=timezone.now())
+        named = json.loads(bytes(plan.intent))["stops"][0]["processes"]
+        assert {(process["pid"], process["proof"]) for process in named} == {
+            (process["pid"], "marker") for process in launch.processes
+        }
         swept = request_run(plan=plan, digest=plan.digest, by=ANN, now=timezone.now())
         swept.refresh_from_db()
         launch.refresh_from_db()

@@ -361,6 +361,32 @@ class TestSweep:
         assert [stop["launch_id"] for stop in factories.intent_of(plan)["stops"]] == [str(orphan.pk)]
 
 
+    def test_names_each_process_with_its_proof_and_what_is_left_alone(self, page, send, host, deployment):
+        device = host.devices.first()
+        orphan = factories.make_launch(deployment, host, slot=1, **factories.orphaned_values(device))
+        orphan.processes = [seen(71, "VLLM::EngineCore", proof="session"), seen(72, "tracker", proof="marker")]
+        orphan.left_alone = [
+            {"pid": 99, "start_time": 9, "title": "x::EngineCore", "user": "bob", "why": "OTHER_USER"},
+            {"pid": 71, "start_time": 5, "title": "VLLM::EngineCore", "user": "ann", "why": "OTHER_LAUNCH"},
+        ]
+        orphan.save()
+        send(reverse("deployments:sweep", args=[deployment.pk]), {}, "operator")
+        plan = Plan.objects.get(kind=Plan.Kind.SWEEP)
+        assert [(p["pid"], p["proof"]) for p in factories.intent_of(plan)["stops"][0]["processes"]] == [
+            (71, "session"),
+            (72, "marker"),
+        ]
+        text = text_of(page(reverse("deployments:plan-detail", args=[plan.pk]), "operator"))
+        assert "in the session of the launch, started after its leader" in text
+        assert "the launch id is in its environment" in text
+        assert "it belongs to another user" in text
+        assert "it carries the id of another launch" not in text, "what is swept itself is not left alone"
+
+
+def seen(pid: int, title: str, *, proof: str) -> dict:
+    return {"pid": pid, "start_time": 5, "title": title, "role": "engine_core", "proof": proof}
+
+
 class TestDeployment:
     def test_hides_buttons_from_a_viewer(self, page, host, deployment):
         text = text_of(page(reverse("deployments:detail", args=[deployment.pk]), "viewer"))
