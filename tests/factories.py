@@ -359,6 +359,8 @@ def ready_values(device: Device, *, now=NOW, held: int = 38 * GIB, pid: int = 47
         "processes": [
             {
                 "pid": pid,
+                "start_time": 4000 + pid,
+                "proof": "marker",
                 "ppid": 1,
                 "role": "api_server",
                 "title": "vllm serve",
@@ -367,6 +369,8 @@ def ready_values(device: Device, *, now=NOW, held: int = 38 * GIB, pid: int = 47
             },
             {
                 "pid": pid + 90,
+                "start_time": 4090 + pid,
+                "proof": "marker",
                 "ppid": pid,
                 "role": "engine_core",
                 "title": "VLLM::EngineCore",

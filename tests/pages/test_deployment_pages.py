@@ -360,7 +360,6 @@ class TestSweep:
         plan = Plan.objects.get(kind=Plan.Kind.SWEEP)
         assert [stop["launch_id"] for stop in factories.intent_of(plan)["stops"]] == [str(orphan.pk)]
 
-
     def test_names_each_process_with_its_proof_and_what_is_left_alone(self, page, send, host, deployment):
         device = host.devices.first()
         orphan = factories.make_launch(deployment, host, slot=1, **factories.orphaned_values(device))
