@@ -52,7 +52,8 @@ ACTIVE = [state.value for state in RUN_ACTIVE]
 
 def is_unclaimed(run: Run) -> bool:
     """No worker has ever had it. The row is ours until the end of the transaction, so none takes it meanwhile."""
-    return Run.objects.select_for_update().filter(pk=run.pk, state=RunState.QUEUED, lease_owner="").exists()
+    found = Run.objects.select_for_update().get(pk=run.pk)
+    return found.state == RunState.QUEUED and not found.lease_owner
 
 
 def wake(run: Run) -> None:
