@@ -2,7 +2,7 @@
 
     SshError                     code, message, next_step, numbers, transient
     ├── Unreachable              HOST_UNREACHABLE (t) · PORT_CLOSED (t) · PORT_SILENT (t) · NAME_UNKNOWN ·
-    │                            NOT_SSH · NO_COMMON_ALGORITHM
+    │                            NAME_SERVICE_SILENT (t) · NOT_SSH · NO_COMMON_ALGORITHM
     ├── TooManyConnections       TOO_MANY_CONNECTIONS (t): MaxStartups, or dropped before the first line ·
     │                            SIGN_INS_UNDER_WAY (t): the bound of this process (admission.py)
     ├── HostKeyUnknown           HOST_KEY_UNKNOWN: none pinned yet, or of a kind that is not spoken
@@ -73,6 +73,11 @@ class Unreachable(SshError):
             False,
             "The name {address} is not known here.",
             "Correct the address, or add the name to the DNS this server asks.",
+        ),
+        "NAME_SERVICE_SILENT": (
+            True,
+            "Nobody could say just now what the name {address} stands for.",
+            "Look at the name servers that this server asks (/etc/resolv.conf).",
         ),
         "NOT_SSH": (
             False,

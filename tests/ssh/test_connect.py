@@ -18,6 +18,7 @@ from hosts.ssh.errors import (
     Unreachable,
 )
 from hosts.ssh.paramiko_runner import connect, read_host_key
+from hosts.ssh.wire import judge_name_error
 from tests.ssh.conftest import QUICK, Server, host_key_of, make_key
 
 SOME_KEY = HostKey("ssh-ed25519", "AAAAC3NzaC1lZDI1NTE5AAAAIEq1fVjPpyAvKZ2UAgRTuMdsSNNkC1JyGnnQXW3GbR4e")
@@ -53,7 +54,20 @@ class TestUnreachable:
 
     def test_names_an_unknown_name(self):
         error = fail(endpoint_at(22, address="no-such-host.invalid"))
-        assert (error.code, error.transient) == ("NAME_UNKNOWN", False)
+        # Where no name server answers, nobody can say that the name is unknown.
+        assert (error.code, error.transient) in {("NAME_UNKNOWN", False), ("NAME_SERVICE_SILENT", True)}
+
+    @pytest.mark.parametrize(
+        ("number", "code"),
+        [
+            (socket.EAI_NONAME, "NAME_UNKNOWN"),
+            (socket.EAI_FAIL, "NAME_UNKNOWN"),
+            (None, "NAME_UNKNOWN"),
+            (socket.EAI_AGAIN, "NAME_SERVICE_SILENT"),
+        ],
+    )
+    def test_tells_a_silent_name_server_from_an_unknown_name(self, number, code):
+        assert judge_name_error(number) == code
 
     @pytest.mark.parametrize(
         "said",

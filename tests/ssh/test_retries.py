@@ -14,6 +14,7 @@ CASES = {
     "PORT_CLOSED": ("later", "later"),
     "PORT_SILENT": ("later", "later"),
     "NAME_UNKNOWN": ("end", "later"),
+    "NAME_SERVICE_SILENT": ("later", "later"),
     "NOT_SSH": ("end", "later"),
     "NO_COMMON_ALGORITHM": ("end", "later"),
     "TOO_MANY_CONNECTIONS": ("later", "later"),
