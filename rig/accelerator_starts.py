@@ -149,6 +149,9 @@ class Notes:
     def cancelled(self) -> bool:
         return self.report.left_s < 20
 
+    def hurried(self) -> bool:
+        return self.cancelled()
+
 
 class Trial:
     """The machine itself as a host: its facts with the vLLM of the folder, a session, plans carried out."""
